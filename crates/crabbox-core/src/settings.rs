@@ -31,7 +31,7 @@ mod yaml;
 
 pub use core_table::{CACHE, CORE};
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use files::{Owner, ResolvedPath, owner_of, repository_files, user_file};
+pub use files::{Owner, ResolvedPath, normalize_lexically, owner_of, repository_files, user_file};
 pub use jobs::{JobSpec, StopPolicy};
 pub use layers::Ignored;
 pub use origin::Origin;

@@ -575,7 +575,7 @@ impl Provider for DockerSandbox {
 
     fn workdir(&self, workspace: &Workspace) -> PathBuf {
         let workdir = self.config.workdir.as_ref();
-        settings::clean(workdir.unwrap_or(&workspace.root))
+        crabbox_core::settings::normalize_lexically(workdir.unwrap_or(&workspace.root))
     }
 
     fn exec(

@@ -63,7 +63,7 @@ pub enum EngineError {
         name: SandboxName,
         workspace: String,
     },
-    #[error("`{}` is in the way: it is not a sandbox, but has the name `{name}`", .path.display())]
+    #[error("`{}` exists and is not a sandbox: the name `{name}` cannot be used", .path.display())]
     InTheWay { name: SandboxName, path: PathBuf },
     #[error("sandbox `{name}` has {sessions} running command(s)")]
     Busy { name: SandboxName, sessions: u32 },

@@ -71,7 +71,7 @@ pub enum WorkspaceError {
     Missing(PathBuf),
     #[error("the file `{}`, which is shared read-only, is not there any more", .0.display())]
     FileGone(PathBuf),
-    #[error("workspace `{}` leads to another place than it did", .0.display())]
+    #[error("workspace `{}` now resolves to another directory or file", .0.display())]
     Moved(PathBuf),
     #[error("workspace `{}` has changed its owner since the sandbox was created", .0.display())]
     OtherOwner(PathBuf),
@@ -114,9 +114,9 @@ pub enum WorkspaceError {
     Ignore(#[from] ignore::IgnoreError),
     #[error("`{}` of workspace `{}` masks `{}`, which is shared", ignore::NAME, .path.display(), .shared.display())]
     MasksShared { path: PathBuf, shared: PathBuf },
-    #[error("`{}` cannot be a workspace's place inside: {why}", .target.display())]
+    #[error("invalid mount target `{}`: {why}", .target.display())]
     Target { target: PathBuf, why: &'static str },
-    #[error("the place `{}` of workspace `{}` and workspace `{}` overlap inside", .target.display(), .path.display(), .other.display())]
+    #[error("mount target `{}` of workspace `{}` overlaps with workspace `{}`", .target.display(), .path.display(), .other.display())]
     TargetOverlap {
         path: PathBuf,
         target: PathBuf,

@@ -22,7 +22,8 @@ impl LeaseId {
         match fault(text) {
             None => Ok(Self(text.to_owned())),
             Some(fault) => Err(Failure::usage(format!(
-                "invalid lease id {text:?}: {fault}"
+                "invalid lease id `{}`: {fault}",
+                crate::printable(text)
             ))),
         }
     }

@@ -60,7 +60,8 @@ impl Slug {
     pub fn request(text: &str) -> Result<Self, Failure> {
         let Some(slug) = Self::normalize(text) else {
             return Err(Failure::usage(format!(
-                "invalid slug {text:?}: needs at least one letter or digit"
+                "invalid slug `{}`: needs at least one letter or digit",
+                crate::printable(text)
             )));
         };
         let length = slug.0.len();
@@ -221,7 +222,7 @@ mod tests {
         let failure = Slug::request(" -- ").unwrap_err();
         assert_eq!(
             failure.message,
-            "invalid slug \" -- \": needs at least one letter or digit"
+            "invalid slug ` -- `: needs at least one letter or digit"
         );
     }
 

@@ -185,7 +185,10 @@ fn double_quoted<'t>(text: &'t str, into: &mut String) -> Option<&'t str> {
 }
 
 fn open_quote(text: &str) -> Failure {
-    let message = format!("unterminated quote or escape in command {text:?}");
+    let message = format!(
+        "unterminated quote or escape in command `{}`",
+        crate::printable(text)
+    );
     Failure::new(Code::Config, message)
 }
 

@@ -64,7 +64,10 @@ impl AllowList {
                     _ if !is_identifier(pattern.strip_suffix('*').unwrap_or(pattern)) => {
                         return Err(Failure::new(
                             code,
-                            format!("{source}: invalid variable name {pattern:?}"),
+                            format!(
+                                "{source}: invalid variable name `{}`",
+                                crate::printable(pattern)
+                            ),
                         )
                         .hint("use a name such as `CI` or a prefix such as `NPM_*`"));
                     }

@@ -21,7 +21,8 @@ pub fn parse_env_flag(text: &str) -> Result<Named, Failure> {
     };
     if !is_identifier(name) {
         return Err(Failure::usage(format!(
-            "-e: invalid variable name {name:?}"
+            "-e: invalid variable name `{}`",
+            crate::printable(name)
         )));
     }
     match value {

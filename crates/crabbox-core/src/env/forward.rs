@@ -64,7 +64,7 @@ impl Forwarded {
         }
         for (name, value) in request.literals {
             if !is_identifier(name) {
-                let message = format!("invalid variable name {name:?}");
+                let message = format!("invalid variable name `{}`", crate::printable(name));
                 return Err(Failure::new(Code::Config, message));
             }
             vars.insert(name.clone(), value.clone());

@@ -54,7 +54,7 @@ impl RunStore {
     /// Writes down that a run begins. `redactor` knows what must not be written.
     pub fn begin(&self, begin: Begin, redactor: Redactor) -> Result<ActiveRun, Failure> {
         if !is_run_id(&begin.run_id) {
-            let message = format!("invalid run id {:?}", begin.run_id);
+            let message = format!("invalid run id `{}`", crate::printable(&begin.run_id));
             return Err(Failure::new(Code::Local, message));
         }
         DirBuilder::new()
@@ -85,8 +85,11 @@ impl RunStore {
     pub fn find(&self, which: &str) -> Result<Record, Failure> {
         let runs = self.list()?.runs;
         let not_found = || {
-            Failure::new(Code::NotFound, format!("no run matches {which:?}"))
-                .hint("crabbox history")
+            Failure::new(
+                Code::NotFound,
+                format!("no run matches `{}`", crate::printable(which)),
+            )
+            .hint("crabbox history")
         };
         if which == "latest" {
             return runs.into_iter().next().ok_or_else(|| {
@@ -121,7 +124,8 @@ impl RunStore {
                     .map(|run| run.run_id.as_str())
                     .collect();
                 let message = format!(
-                    "{which:?} is ambiguous, it matches {} runs: {}",
+                    "`{}` is ambiguous, it matches {} runs: {}",
+                    crate::printable(which),
                     found.len(),
                     names.join(", ")
                 );
@@ -133,7 +137,10 @@ impl RunStore {
     /// What the run wrote, or has written so far. `None` when that is nothing.
     pub fn read_log(&self, run_id: &str, stream: Stream) -> Result<Option<File>, Failure> {
         if !is_run_id(run_id) {
-            return Err(Failure::usage(format!("invalid run id {run_id:?}")));
+            return Err(Failure::usage(format!(
+                "invalid run id `{}`",
+                crate::printable(run_id)
+            )));
         }
         let path = self.log(run_id, stream);
         match File::open(&path) {

@@ -212,7 +212,7 @@ fn runs_are_found_by_id_beginning_slug_and_age() {
     assert_eq!(several.code, Code::Usage);
     assert_eq!(
         several.message,
-        "\"ab\" is ambiguous, it matches 3 runs: run_abc2, run_abc, run_abc1"
+        "`ab` is ambiguous, it matches 3 runs: run_abc2, run_abc, run_abc1"
     );
     for missing in ["", "xyz", "run_f", "blue"] {
         assert_eq!(find(missing).unwrap_err().code, Code::NotFound, "{missing}");

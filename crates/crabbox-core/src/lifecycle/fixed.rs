@@ -17,8 +17,10 @@ pub fn parse_fixed_id(text: &str) -> Result<LeaseId, Failure> {
     let digits = text.strip_prefix(PREFIX).unwrap_or("");
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if digits.len() != DIGITS || !digits.bytes().all(is_hex) {
-        let message =
-            format!("invalid --lease-id {text:?}: it must be {PREFIX}<{DIGITS} hex digits>");
+        let message = format!(
+            "invalid --lease-id `{}`: it must be {PREFIX}<{DIGITS} hex digits>",
+            crate::printable(text)
+        );
         return Err(Failure::usage(message));
     }
     LeaseId::parse(text)

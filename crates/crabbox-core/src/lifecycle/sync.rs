@@ -273,7 +273,7 @@ impl Transfer<'_> {
             (Ok(()), Err(failure)) => {
                 let lease = &claim.lease_id;
                 let line = format!(
-                    "warning: cannot remove what the sync left in lease {lease}: {failure}"
+                    "warning: cannot remove temporary sync files in lease {lease}: {failure}"
                 );
                 context.report.line(&line);
                 Ok(())

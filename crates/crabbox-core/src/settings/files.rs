@@ -40,8 +40,14 @@ pub fn owner_of(
         return Owner::User;
     }
     let inside = repository.is_some_and(|root| {
-        let paths = [clean(&file.given), clean(&file.canonical)];
-        let roots = [clean(&root.given), clean(&root.canonical)];
+        let paths = [
+            normalize_lexically(&file.given),
+            normalize_lexically(&file.canonical),
+        ];
+        let roots = [
+            normalize_lexically(&root.given),
+            normalize_lexically(&root.canonical),
+        ];
         paths
             .iter()
             .any(|path| roots.iter().any(|root| path.starts_with(root)))
@@ -52,8 +58,8 @@ pub fn owner_of(
     }
 }
 
-/// Without `.` and `..`, by the letters alone.
-fn clean(path: &Path) -> PathBuf {
+/// Without `.`, `..` and repeated slashes. The file system is not asked: `..` after a symlink is not where the kernel would go.
+pub fn normalize_lexically(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
         match part {

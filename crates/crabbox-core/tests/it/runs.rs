@@ -234,7 +234,7 @@ fn leftovers_that_stay_are_a_warning_and_the_command_runs() {
     let ran = bench.run(Run::default());
     assert_eq!(ran.outcome.ended, Ok(0));
     let said = bench.said();
-    let warning = "warning: cannot remove what the sync left in lease t_box-1: discard failed";
+    let warning = "warning: cannot remove temporary sync files in lease t_box-1: discard failed";
     assert!(said.iter().any(|line| line == warning), "{said:?}");
 }
 

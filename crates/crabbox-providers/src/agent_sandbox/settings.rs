@@ -1,11 +1,11 @@
 //! What the user may say about agent-sandbox.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crabbox_core::provider::HostContext;
-use crabbox_core::settings::{Kind, ProviderTable, Setting, Settings, Trust};
+use crabbox_core::settings::{Kind, ProviderTable, Setting, Settings, Trust, normalize_lexically};
 
 const SECTION: &str = "agentSandbox";
 
@@ -179,7 +179,7 @@ impl Config {
             namespace: text("namespace"),
             warm_pool: text("warmPool"),
             container: text("container"),
-            workdir: clean(Path::new(&text("workdir"))),
+            workdir: normalize_lexically(Path::new(&text("workdir"))),
             sandbox_timeout: limit("sandboxReadyTimeout"),
             pod_timeout: limit("podReadyTimeout"),
             exec_timeout: (exec > 0).then(|| Duration::from_secs(exec)),
@@ -340,21 +340,6 @@ fn expand_each(paths: &OsStr, home: Option<&Path>) -> OsString {
     };
     std::env::join_paths(std::env::split_paths(paths).map(expand))
         .unwrap_or_else(|_| paths.to_owned())
-}
-
-/// Without `.`, `..` and needless slashes, by the letters alone.
-fn clean(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                clean.pop();
-            }
-            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => clean.push(part),
-        }
-    }
-    clean
 }
 
 #[cfg(test)]

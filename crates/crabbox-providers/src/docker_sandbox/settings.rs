@@ -1,9 +1,11 @@
 //! What the user may say about docker-sandbox.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crabbox_core::provider::HostContext;
-use crabbox_core::settings::{CACHE, Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust};
+use crabbox_core::settings::{
+    CACHE, Kind, Merge, Origin, ProviderTable, Setting, Settings, Trust, normalize_lexically,
+};
 
 const SECTION: &str = "dockerSandbox";
 
@@ -212,7 +214,7 @@ impl Config {
                 let message = format!("docker-sandbox workdir `{shown}` must be absolute");
                 return refuse("workdir", message);
             }
-            if clean(workdir) == Path::new("/") {
+            if normalize_lexically(workdir) == Path::new("/") {
                 let message = format!(
                     "docker-sandbox workdir `{shown}` is too broad; choose a dedicated workspace path"
                 );
@@ -273,21 +275,6 @@ fn written(text: &str, origin: &Origin, host: &HostContext) -> PathBuf {
         | Origin::Flag { .. } => &host.cwd,
     };
     base.join(text).components().collect()
-}
-
-/// Without `.`, `..` and needless slashes, by the letters alone: what it means in the sandbox is not known here.
-pub(super) fn clean(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                clean.pop();
-            }
-            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => clean.push(part),
-        }
-    }
-    clean
 }
 
 #[cfg(test)]
@@ -353,7 +340,7 @@ pub(super) mod tests {
             ("/a/..", "/"),
         ] {
             // Paths are equal whatever their slashes: the letters count.
-            let cleaned = clean(Path::new(path));
+            let cleaned = normalize_lexically(Path::new(path));
             assert_eq!(cleaned.to_str(), Some(expected));
         }
     }

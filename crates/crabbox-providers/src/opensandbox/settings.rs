@@ -1,9 +1,9 @@
 //! What the user may say about opensandbox.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crabbox_core::settings::{Kind, ProviderTable, Setting, Settings, Trust};
+use crabbox_core::settings::{Kind, ProviderTable, Setting, Settings, Trust, normalize_lexically};
 
 use super::url::ApiUrl;
 
@@ -187,7 +187,7 @@ impl Config {
         Self {
             api_url: text("apiURL"),
             image: text("image"),
-            workdir: clean(Path::new(settings.text(SECTION, "workdir").trim())),
+            workdir: normalize_lexically(Path::new(settings.text(SECTION, "workdir").trim())),
             cpu: text("cpu"),
             memory: text("memory"),
             timeout_secs: settings.count(SECTION, "timeoutSecs"),
@@ -267,21 +267,6 @@ impl Config {
     }
 }
 
-/// Without `.`, `..` and needless slashes, by the letters alone.
-fn clean(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                clean.pop();
-            }
-            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => clean.push(part),
-        }
-    }
-    clean
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -313,7 +298,7 @@ pub(super) mod tests {
             changed.validate().unwrap_err()
         };
         for broad in ["/", "/tmp", "/workspace", "/usr/../etc", "/home/"] {
-            let (key, message) = refused(&|c| c.workdir = clean(Path::new(broad)));
+            let (key, message) = refused(&|c| c.workdir = normalize_lexically(Path::new(broad)));
             assert_eq!(key, "workdir");
             assert!(message.contains("is too broad"), "{message}");
         }

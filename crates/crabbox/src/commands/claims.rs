@@ -156,6 +156,6 @@ pub(super) fn by_sandbox_name(store: &ClaimStore, name: &str) -> Result<Option<C
 }
 
 fn unknown(id: &str) -> Failure {
-    let message = format!("no claim found for lease {id:?}");
+    let message = format!("no claim found for lease `{}`", crabbox_core::printable(id));
     Failure::new(Code::NotFound, message).hint("crabbox claims list")
 }

@@ -215,7 +215,10 @@ fn run(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
         None => job.stop,
         Some(word) => StopPolicy::parse(word).ok_or_else(|| {
             let all = StopPolicy::all();
-            Failure::usage(format!("invalid --stop {word:?}, expected one of {all}"))
+            Failure::usage(format!(
+                "invalid --stop `{}`, expected one of {all}",
+                crabbox_core::printable(word)
+            ))
         })?,
     };
     let plan = Plan::new(job, id, policy)?;
@@ -287,7 +290,7 @@ fn settled(
 /// A job that may be run.
 fn find<'s>(settings: &'s Settings, name: &str) -> Result<&'s JobSpec, Failure> {
     let job = settings.jobs.get(name).ok_or_else(|| {
-        let failure = Failure::usage(format!("unknown job {name:?}"));
+        let failure = Failure::usage(format!("unknown job `{}`", crabbox_core::printable(name)));
         let known: Vec<_> = settings.jobs.keys().map(String::as_str).collect();
         match known.as_slice() {
             [] => failure.hint("crabbox init --detect"),

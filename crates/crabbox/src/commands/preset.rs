@@ -67,7 +67,8 @@ impl PresetArgs {
         for pair in &self.preset_var {
             let (key, value) = pair.split_once('=').ok_or_else(|| {
                 Failure::usage(format!(
-                    "invalid --preset-var {pair:?}: expected NAME=VALUE"
+                    "invalid --preset-var `{}`: expected NAME=VALUE",
+                    crabbox_core::printable(pair)
                 ))
             })?;
             values.insert(key.trim().to_owned(), value.to_owned());
@@ -102,7 +103,10 @@ impl PresetArgs {
 }
 
 fn unknown(name: &str, known: &[&str]) -> Failure {
-    let failure = Failure::usage(format!("unknown preset {name:?}"));
+    let failure = Failure::usage(format!(
+        "unknown preset `{}`",
+        crabbox_core::printable(name)
+    ));
     match known {
         [] => failure.hint("define it under `presets` in .crabbox.yaml"),
         known => failure.hint(format!("presets: {}", known.join(", "))),

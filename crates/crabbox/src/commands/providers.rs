@@ -113,8 +113,9 @@ fn choose<'s>(
             let known = allowed(specs, filter);
             if !known.contains(&wanted.as_str()) {
                 let message = format!(
-                    "unknown --{} {wanted:?}; allowed: {}",
+                    "unknown --{} `{}`; allowed: {}",
                     filter.0,
+                    crabbox_core::printable(&wanted),
                     known.join(", ")
                 );
                 return Err(Failure::new(Code::Usage, message));

@@ -131,7 +131,10 @@ pub(super) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure
     let use_case = use_case.ok_or_else(|| {
         let known: Vec<_> = USE_CASES.iter().map(|one| one.name).collect();
         let known = known.join(", ");
-        Failure::usage(format!("unknown use case {wanted:?}; allowed: {known}"))
+        Failure::usage(format!(
+            "unknown use case `{}`; allowed: {known}",
+            crabbox_core::printable(&wanted)
+        ))
     })?;
     let recommendations = recommend(use_case, specs());
     if json {

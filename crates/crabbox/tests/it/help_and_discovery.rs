@@ -195,7 +195,7 @@ fn discovery_is_static() {
         .exits(2);
     assert!(
         ran.cause()
-            .starts_with("unknown --feature \"teleport\"; allowed: "),
+            .starts_with("unknown --feature `teleport`; allowed: "),
         "{}",
         ran.cause()
     );

@@ -104,7 +104,7 @@ fn a_job_stops_its_lease_as_it_is_told() {
         .crabbox(&["job", "run", "bad", "--stop", "soon"])
         .exits(2);
     assert!(
-        ran.cause().starts_with("invalid --stop \"soon\""),
+        ran.cause().starts_with("invalid --stop `soon`"),
         "{}",
         ran.cause()
     );
@@ -144,7 +144,7 @@ fn a_job_can_be_seen_before_it_is_run() {
     );
     assert_eq!(world.calls().len(), 0);
     let ran = world.crabbox(&["job", "run", "none"]).exits(2);
-    assert_eq!(ran.cause(), "unknown job \"none\"");
+    assert_eq!(ran.cause(), "unknown job `none`");
     ran.says("hint: jobs: bad, kept, script, test");
 }
 
@@ -198,14 +198,14 @@ fn a_preset_is_a_command_with_values() {
             &["--preset", "hello"][..],
             "preset `hello`: no value for `{{who}}`",
         ),
-        (&["--preset", "none"], "unknown preset \"none\""),
+        (&["--preset", "none"], "unknown preset `none`"),
         (
             &["--preset", "other"],
             "preset `other` sets `artifactGlobs`, which no provider here supports",
         ),
         (
             &["--preset", "script", "--preset-var", "n"],
-            "invalid --preset-var \"n\": expected NAME=VALUE",
+            "invalid --preset-var `n`: expected NAME=VALUE",
         ),
         (
             &["--preset-var", "n=1", "--", "true"],

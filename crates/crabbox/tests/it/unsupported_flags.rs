@@ -259,7 +259,7 @@ fn usage_is_checked_before_anything_else() {
     refused(
         &world,
         &["run", "--slug=--!", "--", "true"],
-        "invalid slug \"--!\": needs at least one letter or digit",
+        "invalid slug `--!`: needs at least one letter or digit",
     );
     refused(
         &world,

@@ -22,7 +22,7 @@ pub struct Tag {
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("invalid name of a template {name:?}: {reason}")]
+#[error("invalid template name `{}`: {reason}", name.escape_debug())]
 pub struct TagError {
     name: String,
     reason: &'static str,
@@ -41,7 +41,7 @@ impl Tag {
             reason,
         };
         if text.contains('@') {
-            return Err(refused("a digest names no template here"));
+            return Err(refused("digests are not supported"));
         }
         let usual = USUAL.iter().find_map(|usual| text.strip_prefix(usual));
         let name = usual.unwrap_or(text);
@@ -51,13 +51,13 @@ impl Tag {
             Some(_) | None => (name, LATEST),
         };
         if !is_tag(tag) {
-            return Err(refused("the part after the colon is no tag"));
+            return Err(refused("invalid tag after the colon"));
         }
         if !is_repository(repository) {
-            return Err(refused("the part before the tag is no name"));
+            return Err(refused("invalid name before the tag"));
         }
         if repository == HOST {
-            return Err(refused("`host` is this machine's own system"));
+            return Err(refused("`host` is reserved for this machine's own system"));
         }
         Ok(Self {
             repository: repository.to_owned(),

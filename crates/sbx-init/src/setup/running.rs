@@ -310,7 +310,10 @@ fn walk(target: &Path, is_directory: bool, missing: Missing) -> Running<OwnedFd>
         match (kind, as_directory) {
             (FileType::Directory, true) => {}
             (FileType::Directory | FileType::Symlink, _) | (_, true) => {
-                return Err(Stop::NotNow(format!("`{}` is in the way", way.display())));
+                return Err(Stop::NotNow(format!(
+                    "`{}` exists and is of another type",
+                    way.display()
+                )));
             }
             (_, false) => {}
         }

@@ -140,7 +140,11 @@ fn find(key: &str) -> Result<&'static Setting, Failure> {
 
 fn refused(error: &SettingError, setting: &Setting) -> Failure {
     let message = sbx_engine::error::chain(error);
-    Failure::new(Kind::BadRequest, message).hint(setting.description)
+    Failure::new(Kind::BadRequest, message).hint(format!(
+        "sbx settings set {} '{}'",
+        setting.key,
+        setting.example()
+    ))
 }
 
 /// Tells the daemon, and the user what does not hold yet.

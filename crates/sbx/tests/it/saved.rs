@@ -249,10 +249,7 @@ fn refused(world: &'static World) {
         "no sandbox named",
     );
     for bad in ["X", "host", "a:b:c", "../a"] {
-        says(
-            &["template", "save", name, bad],
-            "invalid name of a template",
-        );
+        says(&["template", "save", name, bad], "invalid template name `");
     }
     says(
         &["template", "save", name, "x", "-o", "f"],
@@ -278,7 +275,7 @@ fn refused(world: &'static World) {
     );
     says(
         &["create", "-t", "A", "shell", place],
-        "invalid name of a template",
+        "invalid template name `",
     );
     assert!(!world.names().contains(&"none-of-it".to_owned()));
 }

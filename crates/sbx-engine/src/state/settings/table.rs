@@ -81,6 +81,16 @@ impl Setting {
         }
     }
 
+    /// A valid value, as it is typed.
+    pub fn example(&self) -> &'static str {
+        match self.key {
+            "auto_stop_seconds" => "600",
+            "cache_max_mib" => "10240",
+            "ssh_accept_env" => "LC_*",
+            _ => "subordinate",
+        }
+    }
+
     /// A value as it is typed: what looks like a number is one.
     pub fn parse(text: &str) -> Value {
         match text.parse::<u64>() {
@@ -107,6 +117,14 @@ mod tests {
             .collect();
         let parsed: Settings = serde_json::from_value(Value::Object(all)).unwrap();
         assert_eq!(parsed, Settings::default());
+    }
+
+    #[test]
+    fn every_example_is_valid() {
+        for setting in TABLE {
+            let value = Setting::parse(setting.example());
+            crate::state::settings::check(setting.key, &value).unwrap();
+        }
     }
 
     /// `UPDATE_DOCS=1` writes the table anew.

@@ -58,7 +58,7 @@ impl Query {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DnsError {
-    #[error("the message has no whole header")]
+    #[error("the message is shorter than a DNS header")]
     TooShort,
     #[error("the message is too long")]
     TooLong,

@@ -262,7 +262,7 @@ pub(super) fn refused(world: &'static World) {
     let done = change(world, &["mount", name, &at("/mnt/link/etc/data"), "--json"]);
     if world.mode != crate::harness::Mode::Single {
         let reason = done[0]["reason"].as_str().unwrap();
-        assert!(reason.contains("in the way"), "{done}");
+        assert!(reason.contains("exists and is of another type"), "{done}");
     }
     let workspaces = world.inspect(name)["workspaces"].as_array().unwrap().len();
     assert_eq!(workspaces, 2);

@@ -447,7 +447,7 @@ impl Finder<'_> {
             Resolved::Trusted(real) => match self.request.sources.get(path) {
                 Some(known) if *known != real => {
                     self.warn(format!(
-                        "`{shown}` is not shown inside: it leads to another place than when the sandbox was created; hint: `sbx rm` it and create it again"
+                        "`{shown}` is not shown inside: it resolves to another path than when the sandbox was created; hint: `sbx rm` it and create it again"
                     ));
                     None
                 }
