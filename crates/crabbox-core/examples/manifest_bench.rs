@@ -17,6 +17,7 @@ const FILES: usize = 20_000;
 const FILES_PER_DIR: usize = 20;
 const ROUNDS: usize = 21;
 
+#[expect(clippy::disallowed_methods, reason = "main reads the environment")]
 fn main() -> Result<(), Box<dyn Error>> {
     let temporary = tempfile::tempdir()?;
     let root = temporary.path();

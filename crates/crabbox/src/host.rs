@@ -22,6 +22,10 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place where this program reads its environment"
+    )]
     pub(crate) fn read() -> std::io::Result<Self> {
         let own = std::env::current_exe().ok();
         let (cwd, cwd_is_gone) = match std::env::current_dir() {

@@ -78,6 +78,10 @@ pub(crate) struct Env {
 }
 
 impl Env {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place where this program reads its environment"
+    )]
     pub(crate) fn from_process() -> Self {
         Self {
             vars: std::env::vars_os().collect(),

@@ -22,6 +22,10 @@ impl Checkout {
         Self::named("repo")
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "git is found in the PATH of the tests"
+    )]
     fn named(name: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();

@@ -1,7 +1,7 @@
 //! The edges between crates that `docs/architecture.md` states.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -86,10 +86,130 @@ fn the_core_knows_no_provider() {
     assert!(providers.contains("crabbox-core") && !providers.contains("crabbox"));
 }
 
+/// Comments and tests may give a provider as an example.
+#[test]
+fn the_sources_of_the_core_name_no_provider() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crabbox-core/src");
+    let names: Vec<String> = crabbox_providers::specs()
+        .map(|spec| letters(spec.name))
+        .collect();
+    assert!(names.len() >= 3, "{names:?}");
+    let mut files = Vec::new();
+    sources(&core, &mut files);
+    assert!(files.len() > 50);
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for (number, line) in without_tests(&text) {
+            let line = letters(line.split("// ").next().unwrap_or_default());
+            let named = names.iter().find(|name| line.contains(*name));
+            assert_eq!(named, None, "{}:{number}", file.display());
+        }
+    }
+}
+
+/// All spellings of a name are one: `agent-sandbox`, `agent_sandbox`, `agentSandbox`, `AgentSandbox`.
+fn letters(text: &str) -> String {
+    let letters = text.chars().filter(char::is_ascii_alphanumeric);
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+/// Without modules of tests.
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if name != "tests" {
+                sources(&path, found);
+            }
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            found.push(path);
+        }
+    }
+}
+
+/// The numbered lines, without comments of their own line and without items behind `#[cfg(test)]`. Relies on the layout of
+/// rustfmt: an item ends with `;`, or with a brace at its own indentation.
+fn without_tests(text: &str) -> Vec<(usize, &str)> {
+    let mut kept = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((index, line)) = lines.next() {
+        let code = line.trim_start();
+        if code.starts_with("#[cfg(test)]") {
+            let indent = line.len() - code.len();
+            for (_, item) in lines.by_ref() {
+                let code = item.trim_start();
+                let ends = code.starts_with('}') || !code.starts_with("#[") && code.ends_with(';');
+                if ends && item.len() - code.len() == indent {
+                    break;
+                }
+            }
+        } else if !code.starts_with("//") {
+            kept.push((index + 1, line));
+        }
+    }
+    kept
+}
+
+#[test]
+fn items_behind_cfg_test_are_left_out_and_what_follows_is_not() {
+    let text = "a\n#[cfg(test)]\nmod tests;\nb\n    #[cfg(test)]\n    #[must_use]\n    fn f() {\n        g();\n    }\n    // c\nd";
+    let kept: Vec<&str> = without_tests(text).iter().map(|(_, line)| *line).collect();
+    assert_eq!(kept, ["a", "b", "d"]);
+}
+
+/// The engine's crates that each of them reaches. A new edge belongs here and in the document.
+#[test]
+fn the_engines_crates_depend_on_these_only() {
+    let edges: [(&str, &[&str]); 10] = [
+        ("sbx-sys", &[]),
+        ("sbx-proto", &[]),
+        ("sbx-copy", &[]),
+        ("sbx-ssh", &["sbx-proto"]),
+        ("sbx-sftp", &["sbx-proto"]),
+        ("sbx-policy", &["sbx-proto"]),
+        ("sbx-api", &["sbx-proto"]),
+        (
+            "sbx-init",
+            &["sbx-copy", "sbx-proto", "sbx-sftp", "sbx-sys"],
+        ),
+        ("sbx-proxy", &["sbx-policy", "sbx-proto", "sbx-sys"]),
+        (
+            "sbx-engine",
+            &["sbx-api", "sbx-policy", "sbx-proto", "sbx-sys"],
+        ),
+    ];
+    let workspace = Workspace::read();
+    for (name, expected) in edges {
+        workspace.declared(name);
+        let reached = workspace.reached(name);
+        let engine: Vec<&str> = reached
+            .iter()
+            .map(String::as_str)
+            .filter(|other| is_engine(other))
+            .collect();
+        assert_eq!(engine, expected, "{name}");
+    }
+    let listed = |name: &&String| edges.iter().any(|(known, _)| known == name);
+    let programs: Vec<&String> = workspace
+        .declared
+        .keys()
+        .filter(|name| is_engine(name) && !listed(name))
+        .collect();
+    assert_eq!(programs, ["sandboxd", "sbx"]);
+    assert!(!workspace.reached("sandboxd").contains("sbx"));
+}
+
 #[test]
 fn contracts_and_policy_do_no_io() {
     let workspace = Workspace::read();
-    for name in ["sbx-proto", "sbx-policy", "sbx-api", "sbx-ssh"] {
+    for name in [
+        "sbx-proto",
+        "sbx-policy",
+        "sbx-api",
+        "sbx-ssh",
+        "execd-proto",
+    ] {
         let reached = workspace.reached(name);
         for io in [
             "tokio",

@@ -10,6 +10,10 @@ use crate::world::{Ran, World};
 const WORKERS: usize = 16;
 
 /// How long to go on. The short form also ends after some rounds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the caller of the test chooses how long it takes"
+)]
 fn duration() -> Duration {
     let wanted = std::env::var_os("CRABBOX_CROWD_SECONDS").and_then(|text| text.into_string().ok());
     let seconds = wanted.and_then(|text| text.parse().ok());

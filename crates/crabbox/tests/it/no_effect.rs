@@ -35,6 +35,38 @@ fn a_setting_without_effect_gets_one_warning_and_is_listed() {
     assert!(shown.out.contains(line), "{}", shown.out);
 }
 
+/// What the sync step takes has an effect where there is one.
+#[test]
+fn archive_providers_honour_delete_fingerprint_and_timeout() {
+    let world = World::new();
+    world.user_config(
+        "sync:\n  delete: false\n  fingerprint: false\n  timeout: 1m\n  checksum: true\n\
+         agentSandbox:\n  context: a-cluster\n  warmPool: a-pool\n",
+    );
+    let api = [
+        ("CRABBOX_OPENSANDBOX_API_URL", "http://127.0.0.1:8080"),
+        ("CRABBOX_OPENSANDBOX_API_KEY", "a-key"),
+    ];
+    for (provider, expected) in [
+        (
+            "docker-sandbox",
+            &["delete", "checksum", "fingerprint", "timeout"][..],
+        ),
+        ("agent-sandbox", &["checksum"]),
+        ("opensandbox", &["checksum"]),
+    ] {
+        let shown = world
+            .with_env(&api, &["config", "show", "--json", "--provider", provider])
+            .exits(0);
+        let expected: Vec<String> = expected.iter().map(|key| format!("sync.{key}")).collect();
+        assert_eq!(
+            shown.json()["noEffect"],
+            serde_json::json!(expected),
+            "{provider}"
+        );
+    }
+}
+
 #[test]
 fn defaults_are_no_choice() {
     let world = World::new();

@@ -202,6 +202,10 @@ fn state_dir(home: &Path, moved: Option<&Path>) -> Result<StateDir, StateError> 
     StateDir::find(home, moved, states.as_deref())
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where this program reads its environment"
+)]
 fn value(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

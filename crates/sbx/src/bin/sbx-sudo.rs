@@ -211,6 +211,10 @@ fn run(invocation: &Invocation) -> Result<ExitCode, String> {
 
 /// The environment is kept (tool chains, proxies): root here needs no protection from the agent. Only the variables that
 /// name the user change.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the command gets the environment of its caller"
+)]
 fn environment(command: &mut Command, invocation: &Invocation, target: &Account) {
     if !invocation.keep_env || invocation.set_home || invocation.login {
         command.env("HOME", &target.home);

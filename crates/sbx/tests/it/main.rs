@@ -206,6 +206,7 @@ fn check_names() {
     assert_eq!(smoke.count(), egress::IN_ALL_MODES.len());
 }
 
+#[expect(clippy::disallowed_methods, reason = "main reads the environment")]
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     check_names();

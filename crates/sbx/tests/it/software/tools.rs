@@ -156,6 +156,10 @@ fn git(world: &'static World) {
 }
 
 /// Where the tester's own cargo is, if it is rustup's.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the tool chains of the user who runs the tests"
+)]
 pub(super) fn rustup() -> Option<(PathBuf, PathBuf)> {
     let home = PathBuf::from(std::env::var_os("HOME")?);
     let place = |variable: &str, usual: &str| {
@@ -267,6 +271,10 @@ fn wrappers(world: &'static World) {
     assert_eq!(listing(home.path()), before);
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the tool chains of the user who runs the tests"
+)]
 fn pyenv(world: &'static World) {
     if world.uid != rustix::process::geteuid().as_raw() {
         return blocked("the tester's tool chains are not for this user");
