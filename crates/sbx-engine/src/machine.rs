@@ -380,8 +380,8 @@ impl Machines {
     }
 
     /// Gives up what sandboxes below a directory had of the machine that are not there. No sandbox may be under way.
-    pub(crate) fn release_orphans(&self, sandboxes: &Path) {
-        self.namespace.release_orphans(sandboxes);
+    pub(crate) fn release_unused(&self, sandboxes: &Path) {
+        self.namespace.release_unused(sandboxes);
     }
 
     /// Removes a file or tree of the state directory, parts of which may belong to ids of sandboxes.

@@ -132,6 +132,7 @@ impl CachedAccount {
 
 fn stamps() -> Option<Stamps> {
     let stamp = |path| {
+        // The change time and not mtime: utimensat(2) sets that one to any value, and root inside may.
         let file = std::fs::metadata(path).ok()?;
         let (seconds, nanoseconds) = (file.ctime(), file.ctime_nsec());
         Some((file.dev(), file.ino(), file.size(), seconds, nanoseconds))
@@ -220,6 +221,7 @@ fn c_string(bytes: Vec<u8>) -> Result<CString, Failure> {
 
 fn limit_open_files(wanted: OpenFiles) -> io::Result<()> {
     let own = getrlimit(Resource::Nofile);
+    // Only CAP_SYS_RESOURCE of the initial user namespace raises a hard limit, so what init has is the most there is.
     let hard = own.maximum.map_or(wanted.hard, |own| own.min(wanted.hard));
     let limit = Rlimit {
         current: Some(wanted.soft.min(hard)),
@@ -229,9 +231,11 @@ fn limit_open_files(wanted: OpenFiles) -> io::Result<()> {
 }
 
 fn take_stdio([input, output, errors]: &Stdio, terminal: bool) -> io::Result<()> {
+    // TIOCSCTTY: job control and the signals of the terminal's keys go to the session of the controlling terminal.
     if terminal {
         terminal::make_controlling(input.as_fd())?;
     }
+    // dup2(2) clears close-on-exec on 0, 1 and 2. All else, above all the spare's socket, ends with execve(2).
     rustix::stdio::dup2_stdin(input)?;
     rustix::stdio::dup2_stdout(output)?;
     rustix::stdio::dup2_stderr(errors)?;
@@ -241,11 +245,15 @@ fn take_stdio([input, output, errors]: &Stdio, terminal: bool) -> io::Result<()>
 fn become_account(surroundings: &Surroundings, account: &Account) -> io::Result<()> {
     match (surroundings.mode, &surroundings.namespaces.named_root) {
         (Mode::Root | Mode::Subordinate, _) => credentials::become_user(&account.credentials, true),
+        // With one id mapped, root inside is the same id under another name: uid 0 of a child user namespace, whose
+        // capabilities hold in that namespace only (user_namespaces(7)).
         (Mode::Single, Some(named_root)) if account.credentials.uid == 0 => {
             process::setns(named_root.as_fd(), process::NEW_USER)?;
             credentials::become_user(&account.credentials, false)
         }
         (Mode::Single, _) => {
+            // setgroups(2) is denied where an unprivileged process wrote the gid map. setresuid(2) drops capabilities
+            // only when it leaves uid 0; the uid here was never 0, so they are cleared by capset(2).
             credentials::become_user(&account.credentials, false)?;
             credentials::set_capabilities(0)
         }
@@ -267,6 +275,8 @@ fn enter_directory(path: &Path) -> Result<(), Failure> {
         ))
     };
     rustix::process::chdir(path).map_err(|e| refused(io::Error::from(e).to_string()))?;
+    // getcwd(2) gives `(unreachable)/...` for a directory outside of the root of this mount namespace, and ENOENT for one
+    // that was unlinked.
     match rustix::process::getcwd(Vec::new()) {
         Ok(cwd) if cwd.as_bytes().starts_with(b"/") => Ok(()),
         Err(Errno::NOENT) => Err(refused(

@@ -66,6 +66,7 @@ impl Dialer {
         let mut next_at = Instant::now();
         loop {
             let due = attempts.len() < MAX_ATTEMPTS && Instant::now() >= next_at;
+            // The first attempt uses the descriptor that was counted with the connection itself.
             let permit = match attempts.is_empty() {
                 true => None,
                 false if due => self.budget.race(),
@@ -76,6 +77,7 @@ impl Dialer {
             {
                 attempts.push(self.attempt(address, permit));
             }
+            // Every address was tried and has failed.
             if attempts.is_empty() {
                 return Err(last_error);
             }
@@ -89,6 +91,7 @@ impl Dialer {
                 (address, ended) = first_to_end(&mut attempts) => match ended {
                     Ok(transport) => return Ok((transport, address)),
                     Err(error) => {
+                        // RFC 8305, section 5: a failed attempt starts the next one without the delay.
                         last_error = error;
                         next_at = Instant::now();
                     }
@@ -102,6 +105,7 @@ impl Dialer {
         let dialling = (self.dial)(address);
         Box::pin(async move {
             let ended = timeout(CONNECT_TIMEOUT, dialling).await;
+            // The attempt has ended: its socket is closed, or counted with the connection.
             drop(permit);
             let timed_out = |_| Err(io::ErrorKind::TimedOut.into());
             (address, ended.unwrap_or_else(timed_out))
@@ -112,6 +116,7 @@ impl Dialer {
 /// The result of the attempt that ends first, which is removed.
 async fn first_to_end(attempts: &mut Vec<Attempt>) -> (SocketAddr, io::Result<Box<dyn Transport>>) {
     poll_fn(|cx| {
+        // The loop ends with the first removal, so `swap_remove` skips none. Those not polled then are polled by the next call.
         for at in 0..attempts.len() {
             if let Some(attempt) = attempts.get_mut(at)
                 && let Poll::Ready(ended) = attempt.as_mut().poll(cx)

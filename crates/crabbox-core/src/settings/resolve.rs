@@ -84,6 +84,7 @@ pub fn load(
         repository,
         env_and_flags: env_and_flags::read(&catalogue, sources)?,
     };
+    // All layers are read before the trust is decided: what a repository may set can depend on the user's own values.
     let refused = refused(&catalogue, sources, &layers)?;
     match sources.untrusted {
         Untrusted::Refuse => refuse(refused)?,
@@ -171,6 +172,7 @@ fn resolve(
     for layer in &layers.repository {
         entry.put(layer, |path, line| Origin::Repository { path, line });
     }
+    // Weakest first, so the last one that says something wins. A variable or flag replaces a list, files add to it.
     for (value, origin) in layers.env_and_flags.of(setting) {
         entry.value = value.clone();
         entry.origin = origin.clone();
@@ -193,6 +195,7 @@ impl Entry {
             self.setting.kind,
             Kind::List(Merge::Append | Merge::AppendUnique)
         );
+        // A list has several origins: `config show` names all of them, the strongest first.
         if adds && !self.value.to_text().is_empty() {
             self.also.insert(0, weaker);
         }

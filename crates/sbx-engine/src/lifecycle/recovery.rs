@@ -52,7 +52,7 @@ impl Engine {
         *lock(&shared.registry) = found;
         shared.find_trash()?;
         let sandboxes = shared.config.state.sandboxes();
-        shared.config.machines.release_orphans(&sandboxes);
+        shared.config.machines.release_unused(&sandboxes);
         shared.claim_again(&entries);
         shared.retire_unfinished_templates();
         let trash = Arc::clone(shared);
@@ -105,6 +105,7 @@ impl Shared {
 
     /// Waits for the removal that is under way, or does what is left of one that was interrupted.
     pub(crate) fn finish_removal(&self, entry: &Entry) -> Result<(), EngineError> {
+        // The lock is taken before the state is read: whoever held it may have finished this removal.
         let _operation = entry.operate();
         // Another thread was first, and the name may be another sandbox's by now.
         if entry.state().removed {

@@ -49,7 +49,7 @@ pub fn reset(state: &StateDir, machines: &Machines) -> Result<(), EngineError> {
     for path in state.contents()? {
         machines.remove_tree(&path)?;
     }
-    machines.release_orphans(&sandboxes);
+    machines.release_unused(&sandboxes);
     match fs::remove_dir(state.root()) {
         Err(e) if !may_stay(&e) => Err(prepare_error(state.root(), e)),
         Ok(()) | Err(_) => Ok(()),

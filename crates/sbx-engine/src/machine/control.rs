@@ -127,6 +127,7 @@ impl Link {
             .set_write_timeout(Some(WRITE_TIMEOUT))
             .map_err(ControlError::Io)?;
         let hello = frame::encode(&Request::Hello { protocol, role })?;
+        // Init compares this namespace with its own: SCM_RIGHTS proves that the sender has it open, which no process inside has.
         let own = sbx_sys::peer::pid_namespace().map_err(ControlError::Io)?;
         fdpass::send_with_fds(&stream, &hello, &[own.as_fd()]).map_err(ControlError::Io)?;
         let mut link = Self {

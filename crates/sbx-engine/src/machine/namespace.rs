@@ -164,9 +164,9 @@ impl Namespace {
     }
 
     /// Gives up ids of sandboxes below a directory that are not there. No sandbox may be under way.
-    pub(super) fn release_orphans(&self, sandboxes: &Path) {
+    pub(super) fn release_unused(&self, sandboxes: &Path) {
         if let (Mode::Root, Some(claims)) = (self.mode, &self.facts.claims) {
-            let released = claims.lock().and_then(|it| it.release_orphans(sandboxes));
+            let released = claims.lock().and_then(|it| it.release_unused(sandboxes));
             if let Err(error) = released {
                 tracing::warn!(%error, "ranges of ids of sandboxes that are gone stay claimed");
             }

@@ -9,6 +9,7 @@ use super::Init;
 impl Init<'_> {
     pub(super) fn reap(&mut self) {
         let before = self.commands.len();
+        // SIGCHLD is not queued: one signal may stand for many children, so all that have ended are taken.
         while let Some(EndedChild { pid, by }) = process::ended_child() {
             // Before it is reaped, while `/proc/PID` still tells whether it was executed.
             if by == EndedBy::Signal {
@@ -19,6 +20,7 @@ impl Init<'_> {
             else {
                 break;
             };
+            // Reaped: from here on the kernel may give the pid to another process, so the table that has it must forget it.
             if let Some(question) = self.answers.remove(&pid) {
                 question.over();
             } else if let Some(work) = self.handovers.remove(&pid) {
@@ -31,6 +33,7 @@ impl Init<'_> {
                 };
                 self.command_ended(pid, status);
             } else {
+                // The spare, or an orphaned process that the kernel gave to pid 1.
                 self.spare.take_if(|spare| spare.pid() == pid);
             }
         }

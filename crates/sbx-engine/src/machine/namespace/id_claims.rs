@@ -114,7 +114,7 @@ impl Locked {
 
     /// Removes claims for sandboxes below a directory that are not there: a daemon was killed between the claim and the
     /// sandbox, or between its end and the release.
-    pub(super) fn release_orphans(&self, below: &Path) -> io::Result<()> {
+    pub(super) fn release_unused(&self, below: &Path) -> io::Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let file = entry?.path();
             if holder(&file)?.is_some_and(|holder| holder.starts_with(below) && !holder.exists()) {
@@ -204,7 +204,7 @@ mod tests {
             assert!(locked.claim(base, &place(sandbox)).unwrap());
         }
         fs::create_dir_all(place("vm/there")).unwrap();
-        locked.release_orphans(&place("vm")).unwrap();
+        locked.release_unused(&place("vm")).unwrap();
         let left = [7, 8, 9].map(|base| temp.path().join(format!("ids/{base}")).exists());
         assert_eq!(left, [false, true, true]);
     }

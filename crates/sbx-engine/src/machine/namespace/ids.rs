@@ -155,6 +155,7 @@ impl Facts {
                 .copied()
                 .find(|s| s.count >= SUBORDINATE_NEEDED)
         };
+        // newuidmap(1) and newgidmap(1) compare the real uid and gid of their caller with the account in `/etc/passwd`.
         self.map_tools.as_ref().filter(|_| !self.other_group)?;
         enough(&self.subuid).zip(enough(&self.subgid))
     }
