@@ -147,8 +147,8 @@ impl StageTimes {
     }
 }
 
-/// What comes after a look that found a lease not ready.
-struct NextLook {
+/// The readiness poll of a lease: how often it was looked at, and the time left.
+struct PollState {
     looks: u32,
     /// Of the stage's time; `None` where it has no limit.
     left: Option<Duration>,
@@ -393,7 +393,7 @@ impl AgentSandbox {
         stage: Stage,
         why: &str,
         seen: Option<&Seen>,
-    ) -> Result<NextLook, Failure> {
+    ) -> Result<PollState, Failure> {
         let now = Instant::now();
         let mut wait = self.waiting(claim).unwrap_or_else(|| ReadyWait {
             lease: claim.lease_id.clone(),
@@ -435,11 +435,11 @@ impl AgentSandbox {
                 );
                 Err(Failure::new(Code::Timeout, message))
             }
-            Some(limit) => Ok(NextLook {
+            Some(limit) => Ok(PollState {
                 looks,
                 left: Some(limit - spent),
             }),
-            None => Ok(NextLook { looks, left: None }),
+            None => Ok(PollState { looks, left: None }),
         }
     }
 
@@ -450,7 +450,7 @@ impl AgentSandbox {
         claim: &Claim,
         stage: Stage,
         seen: &Seen,
-        next: &NextLook,
+        next: &PollState,
         cancel: &Cancel,
     ) -> Duration {
         let limit = |time: Duration| next.left.map_or(time, |left| left.min(time));

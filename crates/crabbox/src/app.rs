@@ -198,6 +198,7 @@ impl App<'_> {
         }
         let message = format!("unknown provider {name:?}");
         let failure = Failure::new(Code::UnknownProvider, message);
+        // Names that users try and that this build lacks on purpose get the reason instead of the list.
         Err(
             match NOT_PROVIDERS.iter().find(|(name, _)| *name == wanted) {
                 Some((_, hint)) => failure.hint(*hint),
@@ -247,6 +248,7 @@ impl App<'_> {
                 "provider={} managed provisioning supports target=linux only",
                 registration.spec.name
             );
+            // With file and line: the value may come from the repository.
             let failure = Failure::new(Code::Unsupported, message);
             return Err(settings.with_location(None, "target", failure));
         }
@@ -259,6 +261,7 @@ impl App<'_> {
             state: self.host.state()?,
             env: self.host.env.clone(),
         };
+        // Opening reads settings only and starts nothing: what is wrong with an engine shows at its first use.
         let mut provider = (registration.open)(settings, &host);
         let watched = self.ui.verbosity() == Verbosity::Brief;
         provider.listen(Notices::new(self.ui.line_writer(), watched));

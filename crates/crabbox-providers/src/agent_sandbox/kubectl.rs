@@ -149,7 +149,7 @@ impl Kubectl {
             "--output=jsonpath={.metadata.resourceVersion}{\"\\n\"}".to_owned(),
         ]);
         let enough = OutputComplete::new(cancel);
-        let lines = OtherLine {
+        let lines = ChangeDetector {
             known: version.as_bytes().to_vec(),
             enough: enough.clone(),
             line: Vec::new(),
@@ -296,14 +296,14 @@ impl Kubectl {
     }
 }
 
-/// Sees a line that is not the known one: the first tells what is there already, each other one a change.
-struct OtherLine {
+/// Ends a watch at the first line that is not the known version: the first line is the object as it is, each other one a change.
+struct ChangeDetector {
     known: Vec<u8>,
     enough: OutputComplete,
     line: Vec<u8>,
 }
 
-impl io::Write for OtherLine {
+impl io::Write for ChangeDetector {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for &byte in bytes {
             match byte {

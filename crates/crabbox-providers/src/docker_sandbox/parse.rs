@@ -28,6 +28,7 @@ pub(super) fn list(bytes: &[u8]) -> Result<Vec<Listed>, Failure> {
     }
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| malformed("not valid JSON").because(&error))?;
+    // Releases of the foreign engine differ: a bare array, or an object around it.
     let items = match &value {
         Value::Array(items) => items,
         Value::Object(object) => WRAPPERS
