@@ -136,12 +136,16 @@ done
 }";
 
 /// What the command of a terminal session is. Its variables come from a file, so that no process shows them as arguments;
-/// the exit status comes in the output itself, because the daemon's own notice may overtake the last output.
-pub(super) fn terminal(argv: &[String], nonce: &str) -> String {
+/// the exit status comes in the output itself, because the daemon's own notice may overtake the last output. It sets the
+/// terminal's first size (columns and rows) itself: the daemon starts it before it can be told of any.
+pub(super) fn terminal(argv: &[String], nonce: &str, size: Option<(u16, u16)>) -> String {
     let dir = quote(&directory(nonce));
     let command = words(argv);
+    let size = size.map_or_else(String::new, |(cols, rows)| {
+        format!("stty rows {rows} cols {cols} 2>/dev/null; ")
+    });
     format!(
-        "crabbox_d={dir}; . \"$crabbox_d/env\"; rm -rf \"$crabbox_d\"; ( exec {command} ); c=$?; printf '\\033]{MARK}{nonce};%s\\007' \"$c\"; sleep 5; exit \"$c\""
+        "{size}crabbox_d={dir}; . \"$crabbox_d/env\"; rm -rf \"$crabbox_d\"; ( exec {command} ); c=$?; printf '\\033]{MARK}{nonce};%s\\007' \"$c\"; sleep 5; exit \"$c\""
     )
 }
 

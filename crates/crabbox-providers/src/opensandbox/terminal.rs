@@ -113,7 +113,7 @@ impl Session<'_> {
         execd.wait(self.cancel, prepare).map_err(failed)?;
         let request = PtyRequest {
             cwd: Some(self.job.cwd.to_owned()),
-            command: Some(script::terminal(&exec.argv, self.job.nonce)),
+            command: Some(script::terminal(&exec.argv, self.job.nonce, window_size())),
         };
         let id = execd
             .wait(self.cancel, execd.create_terminal(&request))
@@ -249,10 +249,10 @@ async fn send_input<S: AsyncRead + AsyncWrite + Unpin>(
             }
             _ = ping.tick() => Message::Ping(Bytes::new()),
             _ = look.tick() => {
-                let now = tcgetwinsize(io::stdin().as_fd()).ok().map(|size| (size.ws_col, size.ws_row));
+                let now = window_size();
                 let changed = std::mem::replace(&mut size, now) != now;
                 match now {
-                    Some((cols, rows)) if changed && cols > 0 && rows > 0 => {
+                    Some((cols, rows)) if changed => {
                         match serde_json::to_string(&Control::Resize { cols, rows }) {
                             Ok(resize) => Message::Text(resize.into()),
                             Err(error) => return HttpError::Local(error.to_string()),
@@ -266,6 +266,12 @@ async fn send_input<S: AsyncRead + AsyncWrite + Unpin>(
             return lost(error);
         }
     }
+}
+
+/// Columns and rows of the user's terminal, if it has any.
+fn window_size() -> Option<(u16, u16)> {
+    let size = tcgetwinsize(io::stdin().as_fd()).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
 /// What the daemon says that ends the session without a mark.
