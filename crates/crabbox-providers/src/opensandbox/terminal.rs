@@ -59,7 +59,8 @@ pub(super) fn run(
     exec: Execution<'_>,
     cancel: &Cancel,
 ) -> Result<i32, Failure> {
-    let limit = Instant::now().checked_add(job.timeout);
+    let started = Instant::now();
+    let limit = started.checked_add(job.timeout);
     let cancel = limit.map_or_else(|| cancel.clone(), |limit| cancel.until(limit));
     let run_id = exec.env.get("CRABBOX_RUN_ID").cloned();
     let session = Session {
@@ -84,7 +85,8 @@ pub(super) fn run(
             failure.and(&Failure::new(Code::Provider, report))
         }
     };
-    Err(survivors::end(execd, run_id.as_deref()).add_to(failure))
+    let survivors = survivors::end(execd, run_id.as_deref(), started.elapsed());
+    Err(survivors.add_to(failure))
 }
 
 /// One terminal session of the daemon, and the file with the variables of its command.
