@@ -6,7 +6,8 @@ import websockets
 from opensandbox import Sandbox
 from opensandbox.config import ConnectionConfig
 from opensandbox.models.execd import RunCommandOpts
-from opensandbox.models.filesystem import WriteEntry
+from opensandbox.models.filesystem import (ContentReplaceEntry, DirectoryListEntry, MoveEntry, SearchEntry, SetPermissionEntry,
+                                           WriteEntry)
 
 os.environ["OPENSANDBOX_DISABLE_METRICS"] = "1"
 
@@ -77,14 +78,30 @@ async def files(sandbox):
     assert info["/tmp/sdk/a.txt"].size == len("content é\n".encode()), info
     await sandbox.files.write_files([WriteEntry(path="/tmp/sdk/lines", data="one\ntwo\nthree\n", mode=644)])
     assert await sandbox.files.read_file("/tmp/sdk/lines", offset=2, limit=1) == "two\n"
-    await sandbox.files.delete_files(["/tmp/sdk/a.txt", "/tmp/sdk/lines"])
+    await sandbox.files.create_directories([WriteEntry(path="/tmp/sdk/dir/deep", mode=750)])
+    await sandbox.files.move_files([MoveEntry(src="/tmp/sdk/a.txt", dest="/tmp/sdk/dir/deep/b.txt")])
+    await sandbox.files.set_permissions([SetPermissionEntry(path="/tmp/sdk/dir/deep/b.txt", mode=600)])
+    found = await sandbox.files.search(SearchEntry(path="/tmp/sdk", pattern="*.txt"))
+    assert [(one.path, one.mode) for one in found] == [("/tmp/sdk/dir/deep/b.txt", 600)], found
+    replaced = await sandbox.files.replace_contents_detailed(
+        [ContentReplaceEntry(path="/tmp/sdk/dir/deep/b.txt", old_content="content", new_content="changed")])
+    assert [one.replaced_count for one in replaced] == [1], replaced
+    assert await sandbox.files.read_file("/tmp/sdk/dir/deep/b.txt") == "changed é\n"
+    listed = await sandbox.files.list_directory(DirectoryListEntry(path="/tmp/sdk", depth=2))
+    assert sorted(one.path for one in listed) == ["/tmp/sdk/dir", "/tmp/sdk/dir/deep", "/tmp/sdk/lines"], listed
+    info = (await sandbox.files.get_file_info(["/tmp/sdk/dir/deep"]))["/tmp/sdk/dir/deep"]
+    assert (info.entry_type, info.mode) == ("directory", 750), info
+    await sandbox.files.delete_files(["/tmp/sdk/lines"])
+    await sandbox.files.delete_directories(["/tmp/sdk"])
+    done = await sandbox.commands.run("ls -d /tmp/sdk")
+    assert done.exit_code != 0, done
 
 
 async def terminal(sandbox):
     """The SDK has no terminals of its own: the endpoint is its, and the WebSocket a library's."""
     endpoint = await sandbox.get_endpoint(44772)
     headers = dict(endpoint.headers or {})
-    data = json.dumps({"cwd": "/tmp", "command": "stty size; read line; echo got=$line; exit 6"}).encode()
+    data = json.dumps({"cwd": "/tmp", "command": "read line; stty size; echo got=$line; exit 6"}).encode()
     request = urllib.request.Request(f"http://{endpoint.endpoint}/pty", data, headers={**headers, "content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status == 201, answer.status
@@ -102,7 +119,7 @@ async def terminal(sandbox):
             if notice["type"] == "exit":
                 assert notice["exit_code"] == 6, notice
                 break
-    assert b"got=typed" in said, said
+    assert b"33 91" in said and b"got=typed" in said, said
     request = urllib.request.Request(f"http://{endpoint.endpoint}/pty/{session}", headers=headers, method="DELETE")
     urllib.request.urlopen(request, timeout=30).close()
 

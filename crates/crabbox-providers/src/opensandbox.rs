@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
+use crabbox_core::claims::{Claim, LeaseId, OperationLock, State, random_hex};
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
@@ -82,8 +82,9 @@ const RECOVERY_PREFIX: &str = "osbxr_";
 const LIFECYCLE_TIMEOUT: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 const READY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Pauses between two looks at a sandbox that is not ready.
+/// Pauses between two looks at a sandbox that is not ready, after one that failed, and at its daemon.
 const STATE_INTERVAL: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const PING_INTERVAL: Duration = Duration::from_millis(200);
 /// How long an answer about a sandbox may be used again by the step that follows it at once.
 const REUSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -95,6 +96,15 @@ const EXPIRES: &str = "expires";
 /// The constructor for the registry.
 pub(crate) fn open(settings: &Settings, host: &HostContext) -> Box<dyn Provider> {
     Box::new(OpenSandbox::new(settings, host))
+}
+
+/// What the server says about the sandbox of a claim.
+enum Asked {
+    /// Proved to be ours.
+    Found(Sandbox),
+    /// The server does not know it.
+    Unknown,
+    Failed(HttpError),
 }
 
 pub(super) struct OpenSandbox {
@@ -192,10 +202,18 @@ impl OpenSandbox {
 
     /// The sandbox of a claim, if it is proved to be ours. None where the server does not know it.
     fn find(&self, claim: &Claim, cancel: &Cancel) -> Result<Option<Sandbox>, Failure> {
+        match self.ask(claim, cancel)? {
+            Asked::Found(sandbox) => Ok(Some(sandbox)),
+            Asked::Unknown => Ok(None),
+            Asked::Failed(error) => Err(unseen(claim, error)),
+        }
+    }
+
+    fn ask(&self, claim: &Claim, cancel: &Cancel) -> Result<Asked, Failure> {
         let api = self.api()?;
         self.same_server(claim)?;
         let Some(id) = claim.sandbox() else {
-            return Ok(None);
+            return Ok(Asked::Unknown);
         };
         match api
             .http
@@ -205,10 +223,10 @@ impl OpenSandbox {
                 owned(&sandbox, claim)?;
                 let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
                 *last = Some((Instant::now(), sandbox.clone()));
-                Ok(Some(sandbox))
+                Ok(Asked::Found(sandbox))
             }
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error.into_failure(&format!("look at sandbox {id}"))),
+            Err(error) if error.is_not_found() => Ok(Asked::Unknown),
+            Err(error) => Ok(Asked::Failed(error)),
         }
     }
 
@@ -231,7 +249,7 @@ impl OpenSandbox {
     }
 
     /// The same, where an answer from a moment ago is as good.
-    fn find_again(&self, claim: &Claim, cancel: &Cancel) -> Result<Option<Sandbox>, Failure> {
+    fn ask_again(&self, claim: &Claim, cancel: &Cancel) -> Result<Asked, Failure> {
         let last = self
             .last
             .lock()
@@ -241,9 +259,9 @@ impl OpenSandbox {
             Some((at, sandbox))
                 if Some(sandbox.id.as_str()) == claim.sandbox() && at.elapsed() < REUSE_TIMEOUT =>
             {
-                Ok(Some(sandbox))
+                Ok(Asked::Found(sandbox))
             }
-            _ => self.find(claim, cancel),
+            _ => self.ask(claim, cancel),
         }
     }
 
@@ -297,14 +315,29 @@ impl OpenSandbox {
 
     fn poll_state(&self, claim: &Claim, cancel: &Cancel) -> Result<Readiness, Failure> {
         let api = self.api()?;
-        let Some(sandbox) = self.find_again(claim, cancel)? else {
-            return Err(self.missing(claim));
-        };
         let wait = |waiting_for: &str, retry_after| {
             Ok(Readiness::NotYet {
                 waiting_for: self.secrets.text(waiting_for),
                 retry_after,
             })
+        };
+        let looked = self.ask_again(claim, cancel)?;
+        // The server has just said that it creates the sandbox: an answer that is missing says nothing against it. At the end
+        // of the wait it is a failure, beside what was waited for before.
+        let may_come = claim.state == State::Creating && cancel.reason().is_none();
+        let sandbox = match looked {
+            Asked::Found(sandbox) => sandbox,
+            Asked::Unknown if may_come => {
+                return wait("the server to know the sandbox: HTTP 404", RETRY_INTERVAL);
+            }
+            Asked::Unknown => return Err(self.missing(claim)),
+            Asked::Failed(error) if may_come && error.is_pending() => {
+                return wait(
+                    &format!("the state of the sandbox: {error}"),
+                    RETRY_INTERVAL,
+                );
+            }
+            Asked::Failed(error) => return Err(unseen(claim, error)),
         };
         match sandbox.stage() {
             Stage::Running => {}
@@ -388,6 +421,11 @@ fn owned(sandbox: &Sandbox, claim: &Claim) -> Result<(), Failure> {
         sandbox.id, claim.lease_id
     );
     Err(Failure::new(Code::NotOwned, message))
+}
+
+fn unseen(claim: &Claim, error: HttpError) -> Failure {
+    let id = claim.sandbox().unwrap_or_default();
+    error.into_failure(&format!("look at sandbox {id}"))
 }
 
 fn sandbox_id(claim: &Claim) -> Result<&str, Failure> {

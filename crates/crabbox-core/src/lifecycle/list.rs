@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::Context;
 use crate::claims::{Claim, Creator, Problem, State, sweep};
 use crate::provider::{Labels, Observed, Phase};
-use crate::{Code, Failure};
+use crate::{Code, Failure, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
@@ -108,7 +108,8 @@ fn is_gone(context: Context<'_>, claim: &Claim, observed: &Observed) -> bool {
     observed.phase == Phase::Absent && is_left && context.provider.was_seen(claim)
 }
 
-/// What the provider cannot know: what we are about to do with it, and how long it may live.
+/// What the provider cannot know: what we are about to do with it, and how long it may live. The state is text of an engine
+/// or a server, which goes to terminals.
 pub(super) fn with_claim_state(
     context: Context<'_>,
     claim: &Claim,
@@ -126,7 +127,7 @@ pub(super) fn with_claim_state(
         State::Releasing => ("releasing", unfinished),
         // No command runs in it any more, whatever the provider thinks of it. What only its user may end can be used.
         State::Ready if claim.is_expired(now) && !by_hand && is_known => ("expired", Phase::Over),
-        State::Ready => return observed,
+        State::Ready => (&*printable(&observed.state), observed.phase),
     };
     Observed {
         state: state.to_owned(),

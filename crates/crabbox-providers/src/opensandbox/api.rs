@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crabbox_core::printable;
 use hyper::Method;
 use hyper::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
@@ -280,10 +281,11 @@ impl Sandbox {
             .flatten()
             .filter(|text| !text.is_empty())
             .collect();
-        match said.is_empty() {
+        // It becomes part of one line.
+        printable(&match said.is_empty() {
             true => state.clone(),
             false => format!("{state}: {}", said.join(": ")),
-        }
+        })
     }
 }
 

@@ -131,7 +131,7 @@ pub(super) fn run(
     let survivors = match may_survive(&ended, stop, running.is_started(), is_late) {
         true => {
             running.interrupt();
-            survivors::end(execd, run_id.as_deref())
+            survivors::end(execd, run_id.as_deref(), started.elapsed())
         }
         false => Survivors::None,
     };

@@ -136,12 +136,16 @@ done
 }";
 
 /// What the command of a terminal session is. Its variables come from a file, so that no process shows them as arguments;
-/// the exit status comes in the output itself, because the daemon's own notice may overtake the last output.
-pub(super) fn terminal(argv: &[String], nonce: &str) -> String {
+/// the exit status comes in the output itself, because the daemon's own notice may overtake the last output. It sets the
+/// terminal's first size (columns and rows) itself: the daemon starts it before it can be told of any.
+pub(super) fn terminal(argv: &[String], nonce: &str, size: Option<(u16, u16)>) -> String {
     let dir = quote(&directory(nonce));
     let command = words(argv);
+    let size = size.map_or_else(String::new, |(cols, rows)| {
+        format!("stty rows {rows} cols {cols} 2>/dev/null; ")
+    });
     format!(
-        "crabbox_d={dir}; . \"$crabbox_d/env\"; rm -rf \"$crabbox_d\"; ( exec {command} ); c=$?; printf '\\033]{MARK}{nonce};%s\\007' \"$c\"; sleep 5; exit \"$c\""
+        "{size}crabbox_d={dir}; . \"$crabbox_d/env\"; rm -rf \"$crabbox_d\"; ( exec {command} ); c=$?; printf '\\033]{MARK}{nonce};%s\\007' \"$c\"; sleep 5; exit \"$c\""
     )
 }
 
@@ -151,10 +155,17 @@ pub(super) fn env_file(env: &std::collections::BTreeMap<String, String>) -> Stri
     env.iter().map(line).collect()
 }
 
+/// What stands before the number of a process whose environment cannot be read.
+pub(super) const UNREADABLE: char = '?';
+
 /// Ends every process that has the variable of the run, and prints those that are still there. A process that is in the
 /// middle of fork(2) or execve(2) may not be seen, so that only two looks without one in a row mean that there is none.
 /// One grep looks at all of them where it can (`-z`): a process for each takes seconds on a busy machine.
-pub(super) fn end_survivors(run_id: &str) -> String {
+///
+/// Then it prints the processes of which it cannot tell, because of another user or setuid: those of the same control group
+/// that started in the last `age` seconds, as long as the run has lasted. Zombies, and processes from outside, whose group
+/// has no number here, are none.
+pub(super) fn end_survivors(run_id: &str, age: u64) -> String {
     let mark = quote(&format!("CRABBOX_RUN_ID={run_id}"));
     format!(
         "m={mark}\n\
@@ -171,11 +182,22 @@ pub(super) fn end_survivors(run_id: &str) -> String {
          for n in 1 2 3 4 5 6; do\n\
          s=$(scan)\n\
          if [ -n \"$s\" ]; then none=0; kill -KILL $s 2>/dev/null\n\
-         elif [ \"$none\" = 1 ]; then exit 0\n\
+         elif [ \"$none\" = 1 ]; then break\n\
          else none=1; fi\n\
          sleep 0.1 2>/dev/null || sleep 1\n\
          done\n\
-         scan"
+         scan\n\
+         group() {{ g=; while read -r l; do g=$g$l,; done <\"$1/cgroup\"; }}\n\
+         stat() {{ l=; read -r l <\"$1/stat\"; set -- ${{l##*) }}; c=$1 r=$3 t=${{20}}; }}\n\
+         {{ group \"/proc/$$\"; own=$g; stat \"/proc/$$\"\n\
+         first=$((t - 100 * {age}))\n\
+         for p in /proc/[0-9]*; do\n\
+         if true <\"$p/environ\"; then continue; fi\n\
+         g= c= r= t=; group \"$p\"; stat \"$p\"\n\
+         case $c in '' | Z | X) continue ;; esac\n\
+         if [ \"$g\" = \"$own\" ] && [ \"$r\" != 0 ] && [ \"$t\" -ge \"$first\" ]; then echo \"{UNREADABLE}${{p#/proc/}}\"; fi\n\
+         done; }} 2>/dev/null\n\
+         exit 0"
     )
 }
 
@@ -373,12 +395,55 @@ mod tests {
             sleep.arg("300").env("CRABBOX_RUN_ID", id).spawn().unwrap()
         };
         let (mut mine, mut other) = (sleep(&mark), sleep(&format!("{mark}0")));
-        let script = end_survivors(&mark);
-        let done = Command::new("sh").args(["-c", &script]).output().unwrap();
-        assert!(done.status.success() && done.stdout.is_empty(), "{done:?}");
+        for shell in ["sh", "bash"] {
+            let script = end_survivors(&mark, 0);
+            let done = Command::new(shell).args(["-c", &script]).output().unwrap();
+            let said = String::from_utf8(done.stdout).unwrap();
+            // On a machine with other users.
+            let seen = said.lines().any(|line| !line.starts_with(UNREADABLE));
+            assert!(done.status.success() && !seen, "{said}");
+            assert_eq!(String::from_utf8_lossy(&done.stderr), "");
+        }
         assert!(!mine.wait().unwrap().success());
         assert_eq!(other.try_wait().unwrap(), None);
         other.kill().unwrap();
         other.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_environment_cannot_be_read_is_not_overlooked() {
+        use std::io::Read as _;
+        use std::os::unix::process::CommandExt as _;
+
+        // PR_SET_DUMPABLE, as a setuid program has it.
+        let closed =
+            "import ctypes; ctypes.CDLL(None).prctl(4, 0); print(end='.', flush=True); input()";
+        let mut child = Command::new("python3")
+            .args(["-c", closed])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut said)
+            .unwrap();
+        for shell in ["sh", "bash"] {
+            for (age, expected) in [(3600, true), (0, false)] {
+                let mut scan = Command::new(shell);
+                scan.args(["-c", &end_survivors("no-such-run", age)]);
+                if rustix::process::geteuid().is_root() {
+                    scan.uid(65534).gid(65534);
+                }
+                let said = String::from_utf8(scan.output().unwrap().stdout).unwrap();
+                let line = format!("{UNREADABLE}{}", child.id());
+                assert_eq!(said.lines().any(|seen| seen == line), expected, "{said}");
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

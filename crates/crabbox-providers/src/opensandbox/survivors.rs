@@ -10,6 +10,8 @@ use super::execd::{Execd, ScriptEnd};
 use super::script;
 
 const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The clocks of the two sides, and the moment between our start and the daemon's.
+const AGE_SLACK: Duration = Duration::from_secs(2);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Survivors {
@@ -18,25 +20,40 @@ pub(super) enum Survivors {
     Unknown(String),
 }
 
-/// Looks for processes of the run and ends them. Not cut short by the cancellation that made it necessary.
-pub(super) fn end(execd: &Execd<'_>, run_id: Option<&str>) -> Survivors {
+/// Looks for processes of a run that began so long ago, and ends them. Not cut short by the cancellation that made it
+/// necessary.
+pub(super) fn end(execd: &Execd<'_>, run_id: Option<&str>, age: Duration) -> Survivors {
     let Some(run_id) = run_id else {
         return Survivors::Unknown("the run has no id".to_owned());
     };
-    let text = script::end_survivors(run_id);
+    let text = script::end_survivors(run_id, age.saturating_add(AGE_SLACK).as_secs());
     let patient = Cancel::new();
     let looked = execd
         .http
         .wait(SCAN_TIMEOUT, &patient, execd.script(&text, SCAN_TIMEOUT));
     match looked.map(ScriptEnd::check) {
-        Ok(Ok(pids)) if pids.is_empty() => Survivors::None,
-        Ok(Ok(pids)) => Survivors::Pids(pids),
+        Ok(Ok(lines)) => Survivors::from(lines),
         Ok(Err(why)) => Survivors::Unknown(why),
         Err(error) => Survivors::Unknown(error.to_string()),
     }
 }
 
 impl Survivors {
+    /// As the script says it.
+    fn from(lines: Vec<String>) -> Self {
+        let (unreadable, pids): (Vec<_>, Vec<_>) = lines
+            .into_iter()
+            .partition(|line| line.starts_with(script::UNREADABLE));
+        if !pids.is_empty() {
+            return Self::Pids(pids);
+        }
+        if unreadable.is_empty() {
+            return Self::None;
+        }
+        let pids = unreadable.join(" ").replace(script::UNREADABLE, "");
+        Self::Unknown(format!("whose these processes are cannot be read: {pids}"))
+    }
+
     /// For people; none where nothing stayed.
     pub(super) fn report(&self) -> Option<String> {
         match self {
@@ -79,5 +96,20 @@ mod tests {
         assert!(pids.to_string().contains("still running in the sandbox: 7"));
         let unknown = Survivors::Unknown("refused".into()).add_to(canceled());
         assert!(unknown.to_string().contains("may still be running"));
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_told_is_reported_and_one_of_the_run_first() {
+        let from = |lines: &[&str]| {
+            let lines = lines.iter().map(|line| (*line).to_owned());
+            Survivors::from(lines.collect()).report()
+        };
+        assert_eq!(from(&[]), None);
+        assert_eq!(
+            from(&["?7", "?8"]).unwrap(),
+            "the command may still be running in the sandbox: whose these processes are cannot be read: 7 8"
+        );
+        let report = from(&["?7", "9"]).unwrap();
+        assert!(report.ends_with("still running in the sandbox: 9"));
     }
 }

@@ -59,7 +59,8 @@ pub(super) fn run(
     exec: Execution<'_>,
     cancel: &Cancel,
 ) -> Result<i32, Failure> {
-    let limit = Instant::now().checked_add(job.timeout);
+    let started = Instant::now();
+    let limit = started.checked_add(job.timeout);
     let cancel = limit.map_or_else(|| cancel.clone(), |limit| cancel.until(limit));
     let run_id = exec.env.get("CRABBOX_RUN_ID").cloned();
     let session = Session {
@@ -84,7 +85,8 @@ pub(super) fn run(
             failure.and(&Failure::new(Code::Provider, report))
         }
     };
-    Err(survivors::end(execd, run_id.as_deref()).add_to(failure))
+    let survivors = survivors::end(execd, run_id.as_deref(), started.elapsed());
+    Err(survivors.add_to(failure))
 }
 
 /// One terminal session of the daemon, and the file with the variables of its command.
@@ -113,7 +115,7 @@ impl Session<'_> {
         execd.wait(self.cancel, prepare).map_err(failed)?;
         let request = PtyRequest {
             cwd: Some(self.job.cwd.to_owned()),
-            command: Some(script::terminal(&exec.argv, self.job.nonce)),
+            command: Some(script::terminal(&exec.argv, self.job.nonce, window_size())),
         };
         let id = execd
             .wait(self.cancel, execd.create_terminal(&request))
@@ -249,10 +251,10 @@ async fn send_input<S: AsyncRead + AsyncWrite + Unpin>(
             }
             _ = ping.tick() => Message::Ping(Bytes::new()),
             _ = look.tick() => {
-                let now = tcgetwinsize(io::stdin().as_fd()).ok().map(|size| (size.ws_col, size.ws_row));
+                let now = window_size();
                 let changed = std::mem::replace(&mut size, now) != now;
                 match now {
-                    Some((cols, rows)) if changed && cols > 0 && rows > 0 => {
+                    Some((cols, rows)) if changed => {
                         match serde_json::to_string(&Control::Resize { cols, rows }) {
                             Ok(resize) => Message::Text(resize.into()),
                             Err(error) => return HttpError::Local(error.to_string()),
@@ -266,6 +268,12 @@ async fn send_input<S: AsyncRead + AsyncWrite + Unpin>(
             return lost(error);
         }
     }
+}
+
+/// Columns and rows of the user's terminal, if it has any.
+fn window_size() -> Option<(u16, u16)> {
+    let size = tcgetwinsize(io::stdin().as_fd()).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
 /// What the daemon says that ends the session without a mark.

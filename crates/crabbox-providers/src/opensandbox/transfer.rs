@@ -219,6 +219,25 @@ fn progress(sent: u64, length: u64) -> String {
 }
 
 impl OpenSandbox {
+    /// A step in which trees change places. The script gets the workdir, the staged tree and the place of the old one, quoted.
+    fn switch(
+        &self,
+        sandbox: &Verified<'_>,
+        upload: &Upload<'_>,
+        staged: &Staged,
+        cancel: &Cancel,
+        what: &str,
+        script: impl FnOnce(&str, &str, &str) -> String,
+    ) -> Result<(), Failure> {
+        self.cleaned(|| {
+            let execd = self.execd(sandbox, cancel)?;
+            let names = Names::new(upload.workdir, upload.nonce);
+            let (workdir, staging) = (quote(&names.workdir), quote(&staged.path));
+            let script = script(&workdir, &staging, &quote(&names.previous));
+            self.step(&execd, what, &script, cancel)
+        })
+    }
+
     fn step(
         &self,
         execd: &Execd<'_>,
@@ -302,18 +321,14 @@ impl ArchiveSync for OpenSandbox {
         staged: &Staged,
         cancel: &Cancel,
     ) -> Result<(), Failure> {
-        self.cleaned(|| {
-            let execd = self.execd(sandbox, cancel)?;
-            let names = Names::new(upload.workdir, upload.nonce);
-            let (workdir, staging) = (quote(&names.workdir), quote(&staged.path));
-            let previous = quote(&names.previous);
-            let script = format!(
+        let script = |workdir: &str, staging: &str, previous: &str| {
+            format!(
                 "if [ -e {workdir} ] || [ -L {workdir} ]; then mv {workdir} {previous} || exit 1; fi\n\
                  mv {staging} {workdir} && exit 0\n\
                  if [ -e {previous} ] || [ -L {previous} ]; then mv {previous} {workdir}; fi\nexit 1"
-            );
-            self.step(&execd, "sync replace", &script, cancel)
-        })
+            )
+        };
+        self.switch(sandbox, upload, staged, cancel, "sync replace", script)
     }
 
     fn roll_back(
@@ -323,19 +338,15 @@ impl ArchiveSync for OpenSandbox {
         staged: &Staged,
         cancel: &Cancel,
     ) -> Result<(), Failure> {
-        self.cleaned(|| {
-            let execd = self.execd(sandbox, cancel)?;
-            let names = Names::new(upload.workdir, upload.nonce);
-            let (workdir, staging) = (quote(&names.workdir), quote(&staged.path));
-            let previous = quote(&names.previous);
-            // The old tree is back when there is none beside. A new tree in its place becomes the staged one again.
-            let script = format!(
+        // The old tree is back when there is none beside. A new tree in its place becomes the staged one again.
+        let script = |workdir: &str, staging: &str, previous: &str| {
+            format!(
                 "if [ -e {previous} ] || [ -L {previous} ]; then\n\
                  if [ -e {workdir} ]; then mv {workdir} {staging} || exit 1; fi\n\
                  mv {previous} {workdir} || exit 1\nfi"
-            );
-            self.step(&execd, "sync roll back", &script, cancel)
-        })
+            )
+        };
+        self.switch(sandbox, upload, staged, cancel, "sync roll back", script)
     }
 
     fn discard(

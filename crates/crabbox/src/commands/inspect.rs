@@ -1,11 +1,11 @@
 //! `crabbox inspect`
 
 use clap::ArgMatches;
-use crabbox_core::Failure;
 use crabbox_core::claims::State;
 use crabbox_core::history::{Bounds, Record, RunStore};
 use crabbox_core::lifecycle::{self, Status, Watch};
 use crabbox_core::provider::{Phase, Provider};
+use crabbox_core::{Failure, printable};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -118,7 +118,8 @@ fn text(status: &Status, provider: &dyn Provider, runs: &[Record]) -> String {
     rows.extend(further.map(|(key, value)| ("label", format!("{key}={value}"))));
     rows.extend(runs.iter().map(|run| ("run", run_line(run))));
     rows.push(("stop", provider.stop_command(claim)));
-    let line = |(name, value): (&str, String)| format!("{name:<11} {value}\n");
+    // Some of it is text of a server or of a repository.
+    let line = |(name, value): (&str, String)| format!("{name:<11} {}\n", printable(&value));
     rows.into_iter().map(line).collect()
 }
 

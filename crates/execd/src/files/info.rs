@@ -1,5 +1,6 @@
 //! Metadata: reading and setting.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -41,8 +42,7 @@ fn rfc3339(time: SystemTime) -> String {
 /// Mode, owner and group, as far as they are given.
 pub(super) fn apply(path: &Path, attributes: &Attributes) -> Reply<()> {
     let failed = |error: io::Error| Failure::file(path, &error);
-    let uid = id_of("/etc/passwd", attributes.owner.as_deref())?;
-    let gid = id_of("/etc/group", attributes.group.as_deref())?;
+    let (uid, gid) = owners(attributes)?;
     if uid.is_some() || gid.is_some() {
         std::os::unix::fs::chown(path, uid, gid).map_err(failed)?;
     }
@@ -52,6 +52,26 @@ pub(super) fn apply(path: &Path, attributes: &Attributes) -> Reply<()> {
         std::fs::set_permissions(path, permissions).map_err(failed)?;
     }
     Ok(())
+}
+
+/// The same for the file that was opened, whatever has its name by now.
+pub(super) fn apply_to(file: &File, path: &Path, attributes: &Attributes) -> Reply<()> {
+    let failed = |error: io::Error| Failure::file(path, &error);
+    let (uid, gid) = owners(attributes)?;
+    if uid.is_some() || gid.is_some() {
+        std::os::unix::fs::fchown(file, uid, gid).map_err(failed)?;
+    }
+    if let Some(mode) = attributes.mode {
+        let permissions = std::fs::Permissions::from_mode(mode.bits());
+        file.set_permissions(permissions).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn owners(attributes: &Attributes) -> Reply<(Option<u32>, Option<u32>)> {
+    let uid = id_of("/etc/passwd", attributes.owner.as_deref())?;
+    let gid = id_of("/etc/group", attributes.group.as_deref())?;
+    Ok((uid, gid))
 }
 
 /// `passwd` and `group` have the name first and the number third.

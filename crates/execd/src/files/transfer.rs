@@ -96,8 +96,12 @@ async fn store(
         file.write_all(&chunk).await.map_err(failed)?;
     }
     file.flush().await.map_err(failed)?;
+    // What was written to a device or a pipe is not stored, and its permissions are other programs' as well.
+    if !file.metadata().await.map_err(failed)?.is_file() {
+        return Ok(());
+    }
     file.sync_all().await.map_err(failed)?;
-    info::apply(&path, attributes)
+    info::apply_to(&file.into_std().await, &path, attributes)
 }
 
 /// Replaces a file's content and keeps its inode, owner and mode.

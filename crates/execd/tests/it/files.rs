@@ -41,6 +41,31 @@ fn upload_and_download_are_byte_exact() {
 }
 
 #[test]
+fn an_upload_changes_permissions_of_regular_files_only() {
+    let daemon = Daemon::start();
+    let path = daemon.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode();
+    let before = mode();
+    let reader = std::thread::spawn({
+        let path = path.clone();
+        move || std::fs::read(path).unwrap()
+    });
+    let answer = upload(&daemon, &path, b"content", "; filename=\"metadata\"");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(reader.join().unwrap(), b"content");
+    assert_eq!(mode(), before);
+    // What it replaces is a file like a new one.
+    let file = daemon.path("file");
+    std::fs::write(&file, "before").unwrap();
+    upload(&daemon, &file, b"after", "; filename=\"metadata\"");
+    assert_eq!(std::fs::read(&file).unwrap(), b"after");
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o640);
+}
+
+#[test]
 fn uploads_without_metadata_are_refused() {
     let daemon = Daemon::start();
     let answer = upload(&daemon, &daemon.path("f"), b"x", "");
