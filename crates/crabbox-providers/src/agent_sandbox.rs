@@ -25,9 +25,9 @@ use crabbox_core::claims::{Claim, LeaseId, OperationLock, State as ClaimState, r
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
-    ArchiveSync, BusyLease, Check, CreateFailure, Created, Execution, ExpiredLease, HostContext,
-    Labels, LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal, RunEnd, Spec,
-    StopBy, Use, Verified, Workspace, WorkspaceKind,
+    ArchiveSync, BusyLease, Check, CreateFailure, Created, EXPIRED, Execution, ExpiredLease,
+    HostContext, Labels, LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal,
+    RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::timing::format_ms;
@@ -375,10 +375,11 @@ impl AgentSandbox {
             return Ok(self.missing_fact(claim));
         };
         self.expected(claim).check(&object)?;
-        Ok(Labels::from([(
-            labels::CLAIM_UID.to_owned(),
-            object.metadata.uid.clone(),
-        )]))
+        let mut facts = Labels::from([(labels::CLAIM_UID.to_owned(), object.metadata.uid.clone())]);
+        if let Some(why) = chain::expired(&object) {
+            facts.insert(EXPIRED.to_owned(), why);
+        }
+        Ok(facts)
     }
 
     /// The stage's own time limit. A look that failed (`seen` is `None`) changes no stage: its time counts all the same.
