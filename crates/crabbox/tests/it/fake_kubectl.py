@@ -146,6 +146,8 @@ def provide(name):
 
 
 def delete(name, options):
+    with open(os.path.join(ROOT, "deleted"), "w") as file:
+        json.dump(options, file)
     claim = load("claim", name)
     if not claim:
         not_found(name)
