@@ -105,6 +105,8 @@ class World(unittest.TestCase):
             (self.dir / name).mkdir()
         self.repo = self.dir / "repo"
         self.kubeconfig, self.extra = self.cluster.limited, {}
+        # The claims that local records named, each with its UID.
+        self.recorded = {}
         self.git("init", "-q", "-b", "main")
         self.write("README", "hello\n")
         self.write("src/main.c", "int main;\n")
@@ -180,7 +182,10 @@ class World(unittest.TestCase):
         return self.dir / "state/crabbox/claims" / f"{lease}.json"
 
     def local(self, lease):
-        return json.loads(self.local_path(lease).read_text())
+        claim = json.loads(self.local_path(lease).read_text())
+        if {"claim", "claim_uid"} <= claim["labels"].keys():
+            self.recorded.setdefault(claim["labels"]["claim"], claim["labels"]["claim_uid"])
+        return claim
 
     def leases(self):
         """The local claims."""
@@ -208,8 +213,11 @@ class World(unittest.TestCase):
         self.assertTrue(found is None or "deletionTimestamp" in found["metadata"], found)
 
     def assert_clean(self):
-        """Nothing of this test is left, here or there."""
+        """Nothing of this test is left here, and of what was recorded here nothing there. Another object of the same name counts not."""
         self.assertEqual(self.leases(), [])
+        for claim, uid in self.recorded.items():
+            found = self.cluster.get(CLAIMS, claim)
+            self.assertTrue(found is None or found["metadata"]["uid"] != uid or "deletionTimestamp" in found["metadata"], found)
 
     def wait_for(self, condition, what, seconds=EVENT_TIMEOUT):
         end = time.monotonic() + seconds

@@ -1,7 +1,7 @@
 """Claims from warm and cold pools, their shape, and the commands of a lease's life."""
 import datetime, hashlib, os, subprocess, time
 
-from harness import CLAIMS, EXTENSIONS, ROOT, SANDBOXES, World
+from harness import CLAIMS, EXTENSIONS, RIGHTS, ROOT, SANDBOXES, World
 
 
 class Leases(World):
@@ -78,14 +78,14 @@ class Leases(World):
 
     def test_a_container_that_is_not_there(self):
         self.extra["CRABBOX_AGENT_SANDBOX_CONTAINER"] = "nosuch"
-        self.assert_says(self.crabbox("run", "--no-sync", "--", "true", code=None), "nosuch")
+        self.assert_says(self.crabbox("run", "--no-sync", "--", "true", code=4), "nosuch")
         self.assert_clean()
 
     def test_another_scope_is_refused(self):
         self.warm("scoped")
         self.pool = "cold-pool"
-        self.run_on("scoped", "--no-sync", "--", "true", code=None)
-        self.crabbox("stop", "scoped", code=None)
+        self.run_on("scoped", "--no-sync", "--", "true", code=2)
+        self.crabbox("stop", "scoped", code=2)
         self.assertEqual(self.crabbox("list", "--json").json(), [])
         self.pool = "linux-pool"
         self.run_on("scoped", "--no-sync", "--", "true")
@@ -118,7 +118,7 @@ class Leases(World):
 
     def test_a_pool_that_is_not_there(self):
         self.pool = "nosuch-pool"
-        self.assert_says(self.crabbox("run", "--no-sync", "--", "true", code=None), "nosuch-pool")
+        self.assert_says(self.crabbox("run", "--no-sync", "--", "true", code=4), "nosuch-pool")
         self.crabbox("doctor", code=1)
         self.assert_clean()
 
@@ -140,12 +140,12 @@ class FixedLeases(World):
         again = self.warm("fixed", "--lease-id", identity)
         self.assertEqual(again["labels"]["claim_uid"], lease["labels"]["claim_uid"])
         # Another request under the same id.
-        self.crabbox("warmup", "--lease-id", identity, "--slug", "fixed", "--ttl", "7m", code=None)
+        self.crabbox("warmup", "--lease-id", identity, "--slug", "fixed", "--ttl", "7m", code=2)
         self.crabbox("stop", identity)
         # Proved to be gone, not only about to be.
         self.assertIsNone(self.cluster.get(CLAIMS, lease["labels"]["claim"]))
         self.assertIsNone(self.cluster.get("pod", self.pod_of(lease)))
-        self.crabbox("warmup", "--lease-id", identity, "--slug", "fixed", code=None)
+        self.crabbox("warmup", "--lease-id", identity, "--slug", "fixed", code=2)
         self.assertIsNone(self.cluster.get(CLAIMS, lease["labels"]["claim"]))
 
     def test_a_missing_one_is_kept(self):
@@ -153,7 +153,7 @@ class FixedLeases(World):
         lease = self.warm("fixed", "--lease-id", identity)
         self.cluster.kubectl("delete", CLAIMS, lease["labels"]["claim"])
         self.extra["CRABBOX_AGENT_SANDBOX_FORGET_MISSING"] = "true"
-        self.run_on(identity, "--no-sync", "--", "true", code=None)
+        self.run_on(identity, "--no-sync", "--", "true", code=4)
         self.assertIn(identity, self.leases())
 
     def test_malformed_ids_are_refused(self):
@@ -170,7 +170,7 @@ class Readiness(World):
         containers = [{**template["containers"][0], "command": ["sh", "-c", "exit 7"], "readinessProbe": {"exec": {"command": ["false"]}}}]
         self.cluster.make_pool(self.pool, restartPolicy="Never", containers=containers)
         began = time.monotonic()
-        ran = self.crabbox("run", "--no-sync", "--", "true", code=None)
+        ran = self.crabbox("run", "--no-sync", "--", "true", code=4)
         # Both timeouts are 180 s.
         self.assertLess(time.monotonic() - began, 90)
         self.assertRegex(ran.err, "PodFailed|Failed")
@@ -184,4 +184,23 @@ class Readiness(World):
         ran = self.crabbox("run", "--slug", "imageless", "--no-sync", "--", "true", code=5)
         self.assertRegex(ran.err, "(?i)not ready|timed out|timeout")
         self.assertEqual(self.claims_of("imageless"), [])
+        self.assert_clean()
+
+    def test_a_claim_that_takes_long_is_watched_where_that_is_allowed(self):
+        self.pool = "watched-pool"
+        template = self.cluster.get(f"sandboxtemplates.{EXTENSIONS}", "linux-pool")["spec"]["podTemplate"]["spec"]
+        self.cluster.make_pool(self.pool, containers=[{**template["containers"][0], "image": "localhost/nosuch:1"}])
+        self.kubeconfig = self.cluster.grant("may-watch", [*RIGHTS, ("watch", CLAIMS)])
+        self.extra["CRABBOX_AGENT_SANDBOX_SANDBOX_READY_TIMEOUT"] = "10s"
+        calls, said = self.dir / "calls", self.dir / "said"
+        self.wrap_kubectl(f'printf "%s\\n" "$words" >>{calls}\n'
+                          f'case $words in *" --watch "*) exec {self.cluster.kubectl_program} "$@" 2>>{said};; esac')
+        ran = self.crabbox("run", "--slug", "watched", "--no-sync", "--", "true", code=5)
+        self.assert_says(ran, "class=sandbox_ready_timeout")
+        watches = [call for call in calls.read_text().splitlines() if " --watch " in call]
+        self.assertTrue(watches, calls.read_text())
+        self.assertIn(" get ", watches[0])
+        # The API server has allowed it.
+        self.assertNotIn("forbidden", said.read_text().lower())
+        self.assertEqual(self.claims_of("watched"), [])
         self.assert_clean()

@@ -107,6 +107,7 @@ class Commands(World):
                                   "sh", "-c", script], cwd=self.repo, env={**self.environment(), "TERM": "xterm"}, stdin=slave,
                                  stdout=slave, stderr=slave)
         os.close(slave)
+        self.terminal_child = child
         try:
             seen = b""
             for text, act in steps:
@@ -137,6 +138,17 @@ class Commands(World):
         seen = self.in_terminal("trap 'echo caught; n=1' INT; echo ready; while [ -z \"$n\" ]; do sleep 0.1; done; echo goes on; exit 7", 7,
                                 (b"ready", interrupt))
         self.assertIn(b"goes on", seen)
+
+    def test_the_timeout_of_a_command_in_a_terminal_ends_it(self):
+        self.extra["CRABBOX_AGENT_SANDBOX_EXEC_TIMEOUT_SECS"] = "5"
+        seen = self.in_terminal("echo ready; sleep 98766; true", 5, (b"ready", lambda master: None))
+        self.assertIn(b"did not end within 5s", seen)
+        self.wait_for(lambda: not self.processes("sleep 98766"), "the command ends", 20)
+
+    def test_a_crabbox_that_is_terminated_ends_what_runs_in_its_terminal(self):
+        terminate = lambda master: self.terminal_child.send_signal(signal.SIGTERM)
+        self.in_terminal("echo ready; sleep 98767; true", 143, (b"ready", terminate))
+        self.wait_for(lambda: not self.processes("sleep 98767"), "the command ends", 20)
 
     def test_a_terminal_is_resized(self):
         resize = lambda master: termios.tcsetwinsize(master, (41, 123))

@@ -35,7 +35,7 @@ pub use check::{ADVICE, Check, Health};
 pub use class::Class;
 pub use notices::{Denials, Notices};
 pub use spec::{BusyLease, ExpiredLease, Spec, StopBy, WorkspaceKind};
-pub use verified::{MISSING, Use, Verified, verify};
+pub use verified::{EXPIRED, MISSING, Use, Verified, verify};
 
 /// What a lease is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,9 +25,9 @@ use crabbox_core::claims::{Claim, LeaseId, OperationLock, State as ClaimState, r
 use crabbox_core::command::{Assignments, Rules};
 use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
-    ArchiveSync, BusyLease, Check, CreateFailure, Created, Execution, ExpiredLease, HostContext,
-    Labels, LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal, RunEnd, Spec,
-    StopBy, Use, Verified, Workspace, WorkspaceKind,
+    ArchiveSync, BusyLease, Check, CreateFailure, Created, EXPIRED, Execution, ExpiredLease,
+    HostContext, Labels, LeasePlan, MISSING, NewLease, Observed, Provider, Readiness, Removal,
+    RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::timing::format_ms;
@@ -35,7 +35,7 @@ use crabbox_core::{Code, Failure};
 
 use chain::{Chain, Expected, Over, Stage, State};
 use exec::{Ended, Pod};
-use kubectl::{Kubectl, claim_object, pod_object, pool_object, sandbox_object};
+use kubectl::{Kubectl, pod_object, pool_object, sandbox_object};
 use objects::Seen;
 use settings::Config;
 
@@ -222,12 +222,12 @@ impl AgentSandbox {
         let name = labels::claim_name(claim);
         let known = labels::get(claim, labels::SANDBOX).map(str::to_owned);
         let known = known.or_else(|| self.waiting(claim).and_then(|wait| wait.sandbox));
-        let mut objects = vec![claim_object(&name)];
+        let mut below = Vec::new();
         if let Some(sandbox) = &known {
             let pod = labels::get(claim, labels::POD).unwrap_or(sandbox);
-            objects.extend([sandbox_object(sandbox), pod_object(pod)]);
+            below.extend([sandbox_object(sandbox), pod_object(pod)]);
         }
-        let mut seen = kubectl.get(&objects, cancel)?;
+        let mut seen = kubectl.get_with_claim(&name, &below, cancel)?;
         let expected = self.expected(claim);
         // Three more looks at most: at a Sandbox and pod, at the pod that an annotation names, and by the selector.
         for _ in 0..4 {
@@ -236,12 +236,8 @@ impl AgentSandbox {
             };
             let more = match expected.state(object, &seen)? {
                 State::LookAt { sandbox, pod } => {
-                    let objects = [
-                        claim_object(&name),
-                        sandbox_object(&sandbox),
-                        pod_object(&pod),
-                    ];
-                    let again = kubectl.get(&objects, cancel)?;
+                    let below = [sandbox_object(&sandbox), pod_object(&pod)];
+                    let again = kubectl.get_with_claim(&name, &below, cancel)?;
                     if again.sandbox(&sandbox).is_none() {
                         let why = format!("Sandbox {sandbox}");
                         return Ok((seen, Some(State::Waiting(Stage::Sandbox, why))));
@@ -375,15 +371,15 @@ impl AgentSandbox {
     /// For what changes or removes only the SandboxClaim.
     fn prove_claim(&self, claim: &Claim, cancel: &Cancel) -> Result<Labels, Failure> {
         let name = labels::claim_name(claim);
-        let seen = self.kubectl()?.get(&[claim_object(&name)], cancel)?;
-        let Some(object) = seen.claim(&name) else {
+        let Some(object) = self.kubectl()?.get_claim(&name, cancel)? else {
             return Ok(self.missing_fact(claim));
         };
-        self.expected(claim).check(object)?;
-        Ok(Labels::from([(
-            labels::CLAIM_UID.to_owned(),
-            object.metadata.uid.clone(),
-        )]))
+        self.expected(claim).check(&object)?;
+        let mut facts = Labels::from([(labels::CLAIM_UID.to_owned(), object.metadata.uid.clone())]);
+        if let Some(why) = chain::expired(&object) {
+            facts.insert(EXPIRED.to_owned(), why);
+        }
+        Ok(facts)
     }
 
     /// The stage's own time limit. A look that failed (`seen` is `None`) changes no stage: its time counts all the same.

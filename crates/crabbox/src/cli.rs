@@ -265,7 +265,7 @@ fn tree_of(chosen: &str, entries: impl Iterator<Item = &'static Entry>) -> Comma
         .infer_long_args(false);
     entries.fold(root, |root, entry| {
         let command = with_flags((entry.command)(entry.name), entry.flags, chosen);
-        let command = without_refused(command, entry.name, chosen);
+        let command = for_provider(command, entry.name, chosen);
         root.subcommand(with_short_help(command))
     })
 }
@@ -289,17 +289,12 @@ fn with_short_help(command: Command) -> Command {
         .mut_subcommands(with_short_help)
 }
 
-/// What the chosen provider refuses stays known and is not shown.
-fn without_refused(command: Command, name: &str, chosen: &str) -> Command {
+/// Shows what the chosen provider takes. What it refuses stays known.
+fn for_provider(command: Command, name: &str, chosen: &str) -> Command {
     let Some(spec) = specs().find(|spec| spec.name == chosen) else {
         return command;
     };
-    command.mut_args(|arg| {
-        let refused = arg
-            .get_long()
-            .is_some_and(|flag| unsupported::is_refused(flag, name, spec));
-        if refused { arg.hide(true) } else { arg }
-    })
+    command.mut_args(|arg| unsupported::shown(arg, name, spec))
 }
 
 /// Hides what the engine that comes with this program refuses, and says where the rest is told.

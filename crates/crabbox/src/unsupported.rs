@@ -210,7 +210,7 @@ pub(crate) fn check(matches: &ArgMatches, of: CommandKind, spec: &Spec) -> Resul
 }
 
 /// Whether a flag of a setting is refused by `command` with this provider, and so is not worth showing.
-pub(crate) fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
+fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
     let Some((_, refusal)) = SETTINGS.iter().find(|(name, _)| *name == flag) else {
         return false;
     };
@@ -219,6 +219,57 @@ pub(crate) fn is_refused(flag: &str, command: &str, spec: &Spec) -> bool {
         // They send nothing, whatever the provider is.
         "list" | "status" | "inspect" | "stop" | "cleanup" | "ports" | "cp" => true,
         _ => false,
+    }
+}
+
+/// Flags that some providers take, and help shows with those: command, flag, and what it says.
+const SHOWN: &[(&str, &str, &str)] = &[
+    ("run", "no-sync", "Send no files; run in what is there"),
+    ("run", "sync-only", "Send the files and run no command"),
+    (
+        "run",
+        "full-resync",
+        "Send every file again, not only what differs",
+    ),
+    (
+        "warmup",
+        "lease-id",
+        "Id of the new lease: `cbx_` and 12 hex digits, never used again",
+    ),
+];
+
+/// What help says of a flag that this provider takes.
+fn shown_help(flag: &str, command: &str, spec: &Spec) -> Option<&'static str> {
+    let (_, _, help) = SHOWN
+        .iter()
+        .find(|(of, name, _)| *of == command && *name == flag)?;
+    let accepts = match flag {
+        "lease-id" => spec.fixed_lease_id,
+        _ => spec.workspace == WorkspaceKind::Archive,
+    };
+    accepts.then_some(*help)
+}
+
+/// As the help of `command` has an argument with this provider: what it refuses is known and not shown.
+pub(crate) fn shown(arg: Arg, command: &str, spec: &Spec) -> Arg {
+    let Some(flag) = arg.get_long() else {
+        return arg;
+    };
+    if is_refused(flag, command, spec) {
+        return arg.hide(true);
+    }
+    let Some(help) = shown_help(flag, command, spec) else {
+        return arg;
+    };
+    let value = match flag {
+        "lease-id" => Some("ID"),
+        "no-sync" => None,
+        _ => Some("BOOL"),
+    };
+    let arg = arg.hide(false).help(help);
+    match value {
+        Some(value) => arg.value_name(value),
+        None => arg,
     }
 }
 

@@ -11,7 +11,7 @@ use super::prune;
 use super::stop::{self, Released};
 use crate::Failure;
 use crate::claims::{Claim, Creator, State, Wait, sweep};
-use crate::provider::{BusyLease, MISSING, Provider, Use};
+use crate::provider::{BusyLease, EXPIRED, MISSING, Provider, Use};
 
 /// What other processes say of who has the lease.
 const COMMAND: &str = "crabbox cleanup";
@@ -182,6 +182,7 @@ fn due(context: Context<'_>, claim: &Claim) -> Result<Due, Failure> {
     let reason = match (reason(claim), missing) {
         (Some(reason), _) => reason,
         (None, Some(_)) => "missing",
+        (None, None) if sandbox.fact(EXPIRED).is_some() => "expired",
         (None, None) => return Ok(Due::No(why_not(claim).to_owned())),
     };
     // A release that the user began is finished.

@@ -359,7 +359,8 @@ pub(super) fn reuse(
         let is_forgotten = why.is_empty();
         return Err(missing(context, &claim, &mut lock, is_forgotten));
     }
-    let labels = ready::wait(context, &claim)?;
+    let labels = ready::wait(context, &claim)
+        .map_err(|failure| ended(context, &claim, &mut lock, failure))?;
     let idle = request.idle_timeout.as_secs();
     context
         .provider
@@ -409,6 +410,35 @@ pub(super) fn missing(
             ..absent
         },
         Err(other) => absent.and(&other),
+    }
+}
+
+/// A lease that its provider says has expired, although its time here is not over, goes as one whose time is.
+pub(super) fn ended(
+    context: Context<'_>,
+    claim: &Claim,
+    lock: &mut OperationLock,
+    failure: Failure,
+) -> Failure {
+    let provider = context.provider;
+    let goes = provider.spec().expired == ExpiredLease::Remove
+        && provider.manual_removal_reason(claim).is_none();
+    if failure.code != Code::Expired || !goes {
+        return failure;
+    }
+    let canceled = || context.canceled();
+    let id = &claim.lease_id;
+    let now = context
+        .store
+        .upgrade(lock, id, Wait::until_canceled(&canceled))
+        .and_then(|()| context.store.read(id));
+    match now {
+        Ok(Some(now)) if now.state == State::Ready => {
+            let message = format!("{}; command not run", failure.message);
+            remove_expired(context, &now, Failure { message, ..failure })
+        }
+        Ok(_) => failure,
+        Err(other) => failure.and(&other),
     }
 }
 
@@ -506,11 +536,12 @@ pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure>
             context.report.line(&line);
             return Ok(());
         }
-        if is_to_be_removed(context, claim) {
-            return Err(remove_expired(context, claim));
-        }
         let message = format!("lease {lease} reached its TTL expiry; command not run");
-        return Err(Failure::new(Code::Expired, message)
+        let expired = Failure::new(Code::Expired, message);
+        if is_to_be_removed(context, claim) {
+            return Err(remove_expired(context, claim, expired));
+        }
+        return Err(expired
             .hint("crabbox cleanup")
             .hint("crabbox run without --id makes a new one"));
     }
@@ -523,10 +554,7 @@ pub(super) fn has_expired(context: Context<'_>, claim: &Claim) -> bool {
     removes && claim.is_expired(Timestamp::now())
 }
 
-fn remove_expired(context: Context<'_>, claim: &Claim) -> Failure {
-    let lease = &claim.lease_id;
-    let message = format!("lease {lease} reached its TTL expiry; command not run");
-    let expired = Failure::new(Code::Expired, message);
+fn remove_expired(context: Context<'_>, claim: &Claim, expired: Failure) -> Failure {
     let retry = "crabbox run without --id makes a new one";
     match stop::release(context, claim) {
         Ok(Released::Gone | Released::Forgotten) => expired.hint(retry),

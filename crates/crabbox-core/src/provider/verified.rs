@@ -13,6 +13,9 @@ use crate::process::Cancel;
 /// nothing where the user wants such claims to be forgotten.
 pub const MISSING: &str = "missing";
 
+/// The fact that the provider says that the time of a lease which is to be inspected is over, whatever the claim says.
+pub const EXPIRED: &str = "expired";
+
 /// What a sandbox is about to be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {

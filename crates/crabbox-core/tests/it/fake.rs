@@ -16,9 +16,9 @@ use crabbox_core::lifecycle::{
 };
 use crabbox_core::process::{Cancel, Output, Relay, Stdin};
 use crabbox_core::provider::{
-    ArchiveSync, BusyLease, Check, CreateFailure, Created, Execution, ExpiredLease, Labels,
-    LeasePlan, MISSING, NewLease, Observed, Phase, Provider, Readiness, Removal, Spec, Staged,
-    StopBy, SyncMode, SyncPhases, Upload, Use, Verified, Workspace, WorkspaceKind,
+    ArchiveSync, BusyLease, Check, CreateFailure, Created, EXPIRED, Execution, ExpiredLease,
+    Labels, LeasePlan, MISSING, NewLease, Observed, Phase, Provider, Readiness, Removal, Spec,
+    Staged, StopBy, SyncMode, SyncPhases, Upload, Use, Verified, Workspace, WorkspaceKind,
 };
 use crabbox_core::settings::ProviderTable;
 use crabbox_core::sync::{Allow, Compression, Limits, Options, Source, Tree};
@@ -94,6 +94,8 @@ pub(crate) struct World {
     /// The final id of the next lease.
     pub(crate) final_id: Option<&'static str>,
     pub(crate) forget_missing: bool,
+    /// The provider says that the time of every lease is over.
+    pub(crate) expired: bool,
     pub(crate) upload_delay: Duration,
     /// Uploads end after their lease.
     pub(crate) upload_outlives: bool,
@@ -217,6 +219,9 @@ impl Provider for Fake {
             return Err(failed("poll_ready"));
         }
         let mut world = self.world();
+        if world.expired {
+            return Err(Failure::new(Code::Expired, "its time is over"));
+        }
         let Some(sandbox) = world.sandboxes.get_mut(key(claim)) else {
             return Err(Failure::new(Code::NotFound, "no such sandbox"));
         };
@@ -256,6 +261,10 @@ impl Provider for Fake {
                 let why = if world.forget_missing { "" } else { "missing" };
                 Ok(Labels::from([(MISSING.to_owned(), why.to_owned())]))
             }
+            _ if intent == Use::Inspect && world.expired => Ok(Labels::from([(
+                EXPIRED.to_owned(),
+                "its time is over".to_owned(),
+            )])),
             _ => Ok(Labels::new()),
         }
     }

@@ -268,3 +268,36 @@ fn an_expired_lease_is_removed_and_runs_nothing() {
         assert!(bench.claims().is_empty());
     }
 }
+
+/// Its provider knows better than the clock of this machine.
+#[test]
+fn a_lease_that_its_provider_calls_expired_is_removed_and_runs_nothing() {
+    let bench = Bench::new();
+    let claim = bench.warmup();
+    bench.fake.world().expired = true;
+    bench.calls();
+    let ran = bench.run(Run {
+        id: Some(claim.lease_id.as_str()),
+        ..Run::default()
+    });
+    let failure = ran.outcome.ended.unwrap_err();
+    assert_eq!(failure.code, Code::Expired);
+    assert_eq!(failure.to_string(), "its time is over; command not run");
+    let calls = ["verify reuse", "poll_ready", "verify remove", "remove"];
+    assert_eq!(bench.calls(), calls);
+    assert!(bench.claims().is_empty());
+}
+
+#[test]
+fn cleanup_removes_what_its_provider_calls_expired() {
+    let bench = Bench::new();
+    bench.warmup();
+    bench.fake.world().expired = true;
+    let cleaned = lifecycle::cleanup(bench.context(), DryRun::Yes).unwrap();
+    assert_eq!(cleaned.swept[0].action, Action::WouldDelete);
+    assert_eq!(cleaned.swept[0].reason, "expired");
+    assert_eq!(bench.claims().len(), 1);
+    let cleaned = lifecycle::cleanup(bench.context(), DryRun::No).unwrap();
+    assert_eq!(cleaned.swept[0].action, Action::Delete);
+    assert!(bench.claims().is_empty());
+}

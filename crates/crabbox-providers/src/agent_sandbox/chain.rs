@@ -315,6 +315,15 @@ fn look_at(sandbox: &str, pod: &str) -> State {
     }
 }
 
+/// Why the controller says that the time of the claim is over.
+pub(super) fn expired(object: &ClaimObject) -> Option<String> {
+    let ready = condition(&object.status.conditions, "Ready");
+    match claim_over(object, ready) {
+        Some(State::Over(Over::Expired, why)) => Some(why),
+        _ => None,
+    }
+}
+
 /// The claim's own end. Its reason decides: other fields may lag behind.
 fn claim_over(object: &ClaimObject, ready: Option<&Condition>) -> Option<State> {
     let ready = ready.filter(|ready| ready.status != "True");

@@ -121,7 +121,7 @@ fn reconcile(
     lost: Failure,
 ) -> Result<Created, CreateFailure> {
     within(RECONCILE_TIMEOUT + LAST_LOOK_TIMEOUT, |cancel| {
-        look_for_created(kubectl, expected, lost, cancel)
+        look_for_created(kubectl, expected, lost, RECONCILE_TIMEOUT, cancel)
     })
 }
 
@@ -129,25 +129,23 @@ fn look_for_created(
     kubectl: &Kubectl,
     expected: &Expected<'_>,
     lost: Failure,
+    limit: Duration,
     cancel: &Cancel,
 ) -> Result<Created, CreateFailure> {
     let name = &labels::claim_name(expected.claim);
-    let deadline = Instant::now() + RECONCILE_TIMEOUT;
+    let deadline = Instant::now() + limit;
     loop {
         let is_over = Instant::now() >= deadline;
-        match kubectl.get(&[claim_object(name)], cancel) {
-            Ok(seen) => match seen.claim(name) {
-                Some(object) => {
-                    let labels = adopt(expected, object)
-                        .map_err(|failure| CreateFailure::nothing_created(failure.and(&lost)))?;
-                    let line = format!(
-                        "reconciled agent-sandbox claim={name} after ambiguous create result"
-                    );
-                    return Ok(created(labels, Some(line)));
-                }
-                None if is_over => return Err(CreateFailure::nothing_created(lost)),
-                None => {}
-            },
+        match kubectl.get_claim(name, cancel) {
+            Ok(Some(object)) => {
+                let labels = adopt(expected, &object)
+                    .map_err(|failure| CreateFailure::nothing_created(failure.and(&lost)))?;
+                let line =
+                    format!("reconciled agent-sandbox claim={name} after ambiguous create result");
+                return Ok(created(labels, Some(line)));
+            }
+            Ok(None) if is_over => return Err(CreateFailure::nothing_created(lost)),
+            Ok(None) => {}
             Err(other) if is_over || cancel.is_set() => {
                 return Err(lost.and(&other.failure).into());
             }
@@ -190,7 +188,9 @@ pub(super) fn delete(
         "preconditions": {"uid": uid},
         "propagationPolicy": if fixed { "Foreground" } else { "Background" },
     });
-    let answered = kubectl.send_raw("delete", &path, body.to_string().into_bytes(), cancel);
+    let until = Instant::now() + FOREGROUND_TIMEOUT;
+    let bounded = cancel.until(until);
+    let answered = kubectl.send_raw("delete", &path, body.to_string().into_bytes(), &bounded);
     match answered {
         Ok(bytes) if !fixed && is_success(&bytes) => return Ok(Removal::Gone),
         Ok(_) => {}
@@ -201,9 +201,9 @@ pub(super) fn delete(
             return Err(Failure::new(Code::NotOwned, message).because(&*refusal.failure));
         }
         Err(refusal) if refusal.answer == Answer::Refused => return Err(*refusal.failure),
-        Err(refusal) => return check_gone(kubectl, name, uid, *refusal.failure, cancel),
+        Err(refusal) => return check_gone(kubectl, name, uid, *refusal.failure, &bounded),
     }
-    wait_until_gone(kubectl, name, uid, FOREGROUND_TIMEOUT, cancel)
+    wait_until_gone(kubectl, name, uid, (until, FOREGROUND_TIMEOUT), cancel)
 }
 
 /// The answer was lost.
@@ -221,40 +221,45 @@ fn check_gone(
     }
 }
 
+/// The deadline also ends a request that is under way. `limit` is what it was counted from the beginning of the deletion.
 fn wait_until_gone(
     kubectl: &Kubectl,
     name: &str,
     uid: &str,
-    limit: Duration,
+    (deadline, limit): (Instant, Duration),
     cancel: &Cancel,
 ) -> Result<Removal, Failure> {
-    let deadline = Instant::now() + limit;
+    let bounded = cancel.until(deadline);
     let late = |why: &str| {
         let message = format!("SandboxClaim {name:?} is being deleted, but is still there{why}");
-        Err(Failure::new(Code::Timeout, message))
+        Failure::new(Code::Timeout, message)
     };
     loop {
-        match is_there(kubectl, name, uid, cancel) {
+        let looked = is_there(kubectl, name, uid, &bounded);
+        let is_over = Instant::now() >= deadline;
+        match looked {
             Ok(false) => return Ok(Removal::Gone),
-            Err(failure) if Instant::now() >= deadline || failure.code != Code::Provider => {
-                return Err(failure);
+            Ok(true) if is_over => return Err(late(&format!(" after {}", format_ms(limit)))),
+            Err(failure) if is_over => {
+                let message = format!(
+                    "SandboxClaim {name:?} is being deleted, and is not known to be gone after {}",
+                    format_ms(limit)
+                );
+                return Err(Failure::new(Code::Timeout, message).because(&failure));
             }
-            Ok(true) if Instant::now() >= deadline => {
-                return late(&format!(" after {}", format_ms(limit)));
-            }
+            Err(failure) if failure.code != Code::Provider => return Err(failure),
             Ok(true) | Err(_) => {}
         }
-        if cancel.sleep_until(Instant::now() + POLL_INTERVAL).is_some() {
-            return late("");
+        let next = deadline.min(Instant::now() + POLL_INTERVAL);
+        if cancel.sleep_until(next).is_some() {
+            return Err(late(""));
         }
     }
 }
 
 fn is_there(kubectl: &Kubectl, name: &str, uid: &str, cancel: &Cancel) -> Result<bool, Failure> {
-    let seen = kubectl.get(&[claim_object(name)], cancel)?;
-    Ok(seen
-        .claim(name)
-        .is_some_and(|object| object.metadata.uid == uid))
+    let object = kubectl.get_claim(name, cancel)?;
+    Ok(object.is_some_and(|object| object.metadata.uid == uid))
 }
 
 /// An object that is deleted at once is answered with a status; one that is not, with itself.
@@ -275,7 +280,17 @@ pub(super) fn observe(
         .iter()
         .map(|claim| claim_object(&labels::claim_name(claim)))
         .collect();
-    let mut seen = kubectl.get(&names, cancel)?;
+    // Where there is only one, what is found out by asking for it alone is enough.
+    let mut seen = match names.as_slice() {
+        [_, _, ..] => kubectl.get(&names, cancel)?,
+        _ => Seen::default(),
+    };
+    for claim in claims {
+        let name = labels::claim_name(claim);
+        if seen.claim(&name).is_none() {
+            seen.claims.extend(kubectl.get_claim(&name, cancel)?);
+        }
+    }
     let mut below = Vec::new();
     for object in &seen.claims {
         let name = object.status.sandbox.name.as_str();
@@ -368,12 +383,12 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use crabbox_core::claims::{Creator, Intent, LeaseId, Slug};
-    use crabbox_core::provider::HostContext;
+    use crabbox_core::provider::{HostContext, Left};
 
     use super::super::settings::tests::config;
     use super::*;
 
-    fn named(slug: &str) -> String {
+    fn claim(slug: &str) -> Claim {
         let intent = Intent {
             lease_id: LeaseId::parse("asbx_abcdef123456").unwrap(),
             provider: "agent-sandbox".to_owned(),
@@ -388,7 +403,11 @@ mod tests {
         let mut claim = Claim::intended(intent, jiff::Timestamp::UNIX_EPOCH);
         claim.slug = Slug::normalize(slug);
         assert!(claim.slug.is_some());
-        name(&claim)
+        claim
+    }
+
+    fn named(slug: &str) -> String {
+        name(&claim(slug))
     }
 
     /// The original's, and as long as Kubernetes takes.
@@ -408,23 +427,16 @@ mod tests {
         }
     }
 
-    /// A cluster in which the claim stays, whatever is asked.
-    #[test]
-    fn a_deletion_is_waited_for_no_longer_than_its_limit() {
-        let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("kubectl");
-        let object = json!({
-            "apiVersion": format!("{CLAIM_GROUP}/{VERSION}"),
-            "kind": "SandboxClaim",
-            "metadata": {"name": "one", "uid": "uid-1"},
-        });
-        let text = format!("#!/bin/sh\ncat <<'END'\n{object}\nEND\n");
-        let mut file = fs::File::create(dir.path().join("new")).unwrap();
+    /// A kubectl that answers each call with what the script says.
+    fn kubectl_of(dir: &std::path::Path, script: &str) -> Kubectl {
+        let program = dir.join("kubectl");
+        let text = format!("#!/bin/sh\n{script}\n");
+        let mut file = fs::File::create(dir.join("new")).unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        fs::set_permissions(dir.path().join("new"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(dir.join("new"), fs::Permissions::from_mode(0o755)).unwrap();
         // A program that is open for writing in a child of another test cannot be executed.
         let copied = std::process::Command::new("cp")
-            .args([&dir.path().join("new"), &program])
+            .args([&dir.join("new"), &program])
             .status();
         assert!(copied.unwrap().success());
         let mut config = config();
@@ -433,23 +445,116 @@ mod tests {
             path: Default::default(),
             beside: None,
             checkouts: Vec::new(),
-            root: dir.path().into(),
-            cwd: dir.path().into(),
-            state: dir.path().into(),
+            root: dir.into(),
+            cwd: dir.into(),
+            state: dir.into(),
             env: Default::default(),
         };
-        let kubectl = Kubectl::find(&config, &host).unwrap();
+        Kubectl::find(&config, &host).unwrap()
+    }
+
+    /// kubectl answers so where the resource type is not served: with the flag it says nothing at all.
+    const API_GONE: &str = "case $* in *--ignore-not-found*) exit 0 ;; esac
+echo 'Error from server (NotFound): the server could not find the requested resource' >&2
+exit 1";
+
+    /// A cluster in which the claim stays, whatever is asked.
+    #[test]
+    fn a_deletion_is_waited_for_no_longer_than_its_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = json!({
+            "apiVersion": format!("{CLAIM_GROUP}/{VERSION}"),
+            "kind": "SandboxClaim",
+            "metadata": {"name": "one", "uid": "uid-1"},
+        });
+        let kubectl = kubectl_of(dir.path(), &format!("cat <<'END'\n{object}\nEND"));
         let cancel = Cancel::new();
         let limit = Duration::from_millis(300);
         let began = Instant::now();
-        let late = wait_until_gone(&kubectl, "one", "uid-1", limit, &cancel).unwrap_err();
+        let wait = |kubectl: &Kubectl, uid: &str| {
+            wait_until_gone(
+                kubectl,
+                "one",
+                uid,
+                (Instant::now() + limit, limit),
+                &cancel,
+            )
+        };
+        let late = wait(&kubectl, "uid-1").unwrap_err();
         assert!(began.elapsed() >= limit);
         assert_eq!(late.code, Code::Timeout);
-        let said = "SandboxClaim \"one\" is being deleted, but is still there after 300ms";
+        // On a loaded machine the look itself is cut short.
+        let said = [
+            "is still there after 300ms",
+            "is not known to be gone after 300ms",
+        ];
+        assert!(
+            said.iter().any(|said| late.message.ends_with(said)),
+            "{late}"
+        );
+        // One that hangs is ended with the time.
+        let hangs = kubectl_of(dir.path(), "exec sleep 600");
+        let late = wait(&hangs, "uid-1").unwrap_err();
+        assert_eq!(late.code, Code::Timeout);
+        let said = "SandboxClaim \"one\" is being deleted, and is not known to be gone after 300ms";
         assert_eq!(late.message, said);
         // Another one under the same name: the old one is gone.
-        let gone = wait_until_gone(&kubectl, "one", "uid-2", limit, &cancel).unwrap();
+        let kubectl = kubectl_of(dir.path(), &format!("cat <<'END'\n{object}\nEND"));
+        let minute = Duration::from_secs(60);
+        let until = (Instant::now() + minute, minute);
+        let gone = wait_until_gone(&kubectl, "one", "uid-2", until, &cancel).unwrap();
         assert!(matches!(gone, Removal::Gone), "{gone:?}");
         assert_eq!(FOREGROUND_TIMEOUT, Duration::from_secs(120));
+    }
+
+    /// An API that is not served says nothing about a claim of it: not that it is gone, and not that it was never created.
+    #[test]
+    fn an_api_that_is_gone_proves_nothing_about_a_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        let kubectl = kubectl_of(dir.path(), API_GONE);
+        let cancel = Cancel::new();
+        let limit = Duration::from_millis(100);
+        let until = (Instant::now() + limit, limit);
+        let late = wait_until_gone(&kubectl, "one", "uid-1", until, &cancel).unwrap_err();
+        assert_eq!(late.code, Code::Timeout);
+        let claim = claim("blue-lobster");
+        let expected = Expected {
+            claim: &claim,
+            scope: "scope",
+            warm_pool: "pool",
+            container: "",
+        };
+        let lost = || Failure::new(Code::Provider, "unexpected EOF");
+        let left = look_for_created(&kubectl, &expected, lost(), limit, &cancel).unwrap_err();
+        assert_eq!(left.left, Left::MaybeSandbox);
+        // The very object: nothing was created.
+        let name = name(&claim);
+        let absent = format!(
+            "echo 'Error from server (NotFound): sandboxclaims.{CLAIM_GROUP} \"{name}\" not found' >&2; exit 1"
+        );
+        let kubectl = kubectl_of(dir.path(), &absent);
+        let left = look_for_created(&kubectl, &expected, lost(), limit, &cancel).unwrap_err();
+        assert_eq!(left.left, Left::Nothing);
+    }
+
+    #[test]
+    fn a_manifest_notes_workdir_and_container() {
+        let claim = claim("blue-lobster");
+        let expected = Expected {
+            claim: &claim,
+            scope: "scope",
+            warm_pool: "pool",
+            container: "",
+        };
+        let mut config = config();
+        for (container, noted) in [("", "default"), ("main", "main")] {
+            config.container = container.to_owned();
+            let manifest = manifest(&expected, &config);
+            let notes = &manifest["metadata"]["annotations"];
+            assert_eq!(notes["crabbox.dev/container"], noted);
+            let workdir = config.workdir.display().to_string();
+            assert_eq!(notes["crabbox.dev/workdir"], workdir.as_str());
+            assert_eq!(notes["crabbox.dev/provider-scope"], "scope");
+        }
     }
 }

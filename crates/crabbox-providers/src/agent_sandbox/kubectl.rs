@@ -12,7 +12,7 @@ use crabbox_core::provider::HostContext;
 use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure, search_path};
 
-use super::objects::{CLAIM_GROUP, CORE_GROUP, Seen, VERSION};
+use super::objects::{CLAIM_GROUP, CORE_GROUP, ClaimObject, Seen, VERSION, parse_claim};
 use super::settings::{Config, KUBECONFIG};
 
 /// For one request. The API server is asked to keep to less.
@@ -118,7 +118,8 @@ impl Kubectl {
         }
     }
 
-    /// Several objects in one call; what is not found is left out.
+    /// Several objects in one call; what is not found is left out. That something is left out proves nothing: kubectl leaves
+    /// out also what belongs to an API that the server does not serve.
     pub(super) fn get(&self, objects: &[String], cancel: &Cancel) -> Result<Seen, Refusal> {
         let words = ["get".to_owned()]
             .into_iter()
@@ -131,6 +132,60 @@ impl Kubectl {
         ];
         let said = self.succeed(self.tool(words.chain(flags)), cancel)?;
         Seen::parse(&said.stdout).map_err(unknown)
+    }
+
+    /// One SandboxClaim; `None` only where the server says that this very one does not exist.
+    pub(super) fn get_claim(
+        &self,
+        name: &str,
+        cancel: &Cancel,
+    ) -> Result<Option<ClaimObject>, Refusal> {
+        match self.get_one(&claim_object(name), "--output=json", cancel)? {
+            Some(printed) => parse_claim(&printed).map(Some).map_err(unknown),
+            None => Ok(None),
+        }
+    }
+
+    /// A SandboxClaim and what is below it, in one call. A claim that this leaves out is asked for alone.
+    pub(super) fn get_with_claim(
+        &self,
+        name: &str,
+        below: &[String],
+        cancel: &Cancel,
+    ) -> Result<Seen, Refusal> {
+        let mut seen = match below {
+            [] => Seen::default(),
+            below => {
+                let mut objects = vec![claim_object(name)];
+                objects.extend_from_slice(below);
+                self.get(&objects, cancel)?
+            }
+        };
+        if seen.claim(name).is_none() {
+            seen.claims.extend(self.get_claim(name, cancel)?);
+        }
+        Ok(seen)
+    }
+
+    /// What is printed of one object, of any kind; `None` where the server says that it does not exist.
+    fn get_one(
+        &self,
+        object: &str,
+        output: &str,
+        cancel: &Cancel,
+    ) -> Result<Option<Vec<u8>>, Refusal> {
+        let tool = self.tool([
+            "get".to_owned(),
+            object.to_owned(),
+            format!("--namespace={}", self.namespace),
+            output.to_owned(),
+            SERVER_TIMEOUT.to_owned(),
+        ]);
+        match self.succeed(tool, cancel) {
+            Ok(said) => Ok(Some(said.stdout)),
+            Err(refusal) if refusal.answer == Answer::NotFound => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// Waits until a claim is no longer the one of this version; at most `limit`. False where watching is not allowed.
@@ -174,31 +229,15 @@ impl Kubectl {
 
     /// The UID of an object of any kind, if there is one.
     pub(super) fn uid(&self, object: &str, cancel: &Cancel) -> Result<Option<String>, Refusal> {
-        let tool = self.tool([
-            "get".to_owned(),
-            object.to_owned(),
-            format!("--namespace={}", self.namespace),
-            "--ignore-not-found=true".to_owned(),
-            "--output=jsonpath={.metadata.uid}".to_owned(),
-            SERVER_TIMEOUT.to_owned(),
-        ]);
-        let said = self.succeed(tool, cancel)?;
-        let uid = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-        Ok((!uid.is_empty()).then_some(uid))
+        let printed = self.get_one(object, "--output=jsonpath={.metadata.uid}", cancel)?;
+        let uid = |printed: Vec<u8>| String::from_utf8_lossy(&printed).trim().to_owned();
+        Ok(printed.map(uid).filter(|uid| !uid.is_empty()))
     }
 
     /// Whether there is an object, of any kind.
     pub(super) fn exists(&self, object: &str, cancel: &Cancel) -> Result<bool, Refusal> {
-        let tool = self.tool([
-            "get".to_owned(),
-            object.to_owned(),
-            format!("--namespace={}", self.namespace),
-            "--ignore-not-found=true".to_owned(),
-            "--output=name".to_owned(),
-            SERVER_TIMEOUT.to_owned(),
-        ]);
-        let said = self.succeed(tool, cancel)?;
-        Ok(!said.stdout.trim_ascii().is_empty())
+        let printed = self.get_one(object, "--output=name", cancel)?;
+        Ok(printed.is_some())
     }
 
     pub(super) fn select_pods(&self, selector: &str, cancel: &Cancel) -> Result<Seen, Refusal> {

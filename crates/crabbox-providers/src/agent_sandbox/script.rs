@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crabbox_core::sync::delta::shell_quote;
+use sha2::{Digest as _, Sha256};
 
 /// What the loader says where it is in another pod than it should be.
 pub(super) const WRONG_POD: &str = "crabbox: this is another pod";
@@ -90,7 +91,13 @@ impl CommandScript<'_> {
             script.extend(shell_quote(value.as_bytes()));
             script.push(b'\n');
         }
-        script.extend_from_slice(b"command_() { exec");
+        script.extend_from_slice(b"command_() { ");
+        if let Some(run_id) = self.env.get("CRABBOX_RUN_ID") {
+            let tag = tag(run_id);
+            let limit = format!("ulimit -w {tag} 2>/dev/null || ulimit -x {tag} 2>/dev/null; ");
+            script.extend_from_slice(limit.as_bytes());
+        }
+        script.extend_from_slice(b"exec");
         for word in self.argv {
             script.push(b' ');
             script.extend(shell_quote(word.as_bytes()));
@@ -157,9 +164,21 @@ frames | (
 exit 0
 "#;
 
-/// Ends what is left of a command, by the variable that all of its processes have, and says how many could not be.
+/// The resource limit by which processes of a run are known when they have cleared their environment, or belong to another
+/// user: a number of its own for file locks, which the kernel does not count. Processes inherit it, and everybody can read
+/// it. dash and busybox call it `ulimit -w`, bash `-x`.
+fn tag(run_id: &str) -> u64 {
+    let digest = Sha256::digest(run_id.as_bytes());
+    let number = digest
+        .iter()
+        .take(6)
+        .fold(0, |number, byte| number << 8 | u64::from(*byte));
+    number | 1 << 47
+}
+
+/// Ends what is left of a command, by the variable or the limit that its processes have, and says which could not be.
 pub(super) fn reap(nonce: &str, run_id: &str) -> Vec<u8> {
-    let mut script = format!("N={nonce}\nR=").into_bytes();
+    let mut script = format!("N={nonce}\nT={}\nR=", tag(run_id)).into_bytes();
     script.extend(shell_quote(format!("CRABBOX_RUN_ID={run_id}").as_bytes()));
     script.extend_from_slice(REAP.as_bytes());
     script
@@ -169,7 +188,7 @@ const REAP: &str = r#"
 left() {
   l=
   for d in /proc/[0-9]*; do
-    case $(cat "$d/environ" 2>/dev/null) in *"$R"*) ;; *) continue ;; esac
+    case $(cat "$d/environ" "$d/limits" 2>/dev/null) in *"$R"* | *'file locks '*" $T "*) ;; *) continue ;; esac
     s=; read -r s 2>/dev/null <"$d/stat" || continue
     case ${s##*) } in Z*) ;; *) l="$l ${d#/proc/}" ;; esac
   done
@@ -185,7 +204,7 @@ exit 0
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::{BufRead as _, Read, Write};
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -388,5 +407,50 @@ mod tests {
         assert_eq!(out, "nonce left\n");
         child.wait().unwrap();
         assert!(!stray.wait().unwrap().success());
+    }
+
+    /// In another session, and without the variable: only the limit tells whose it is. Another run's is left alone.
+    #[test]
+    fn remaining_processes_without_the_variable_are_found_and_ended() {
+        for name in ["sh", "bash"] {
+            let dir = tempfile::tempdir().unwrap();
+            let run = format!("run_{}_{name}", std::process::id());
+            let env = BTreeMap::from([("CRABBOX_RUN_ID".to_owned(), run.clone())]);
+            let inner = "setsid env -i sh -c 'echo $$; exec sleep 1000' & wait";
+            let argv = ["sh", "-c", inner].map(str::to_owned);
+            let script = CommandScript {
+                nonce: "nonce",
+                workdir: dir.path().to_str().unwrap(),
+                env: &env,
+                argv: &argv,
+            };
+            let mut child = shell(name, &script.with_watchdog(Input::Null));
+            let mut line = String::new();
+            let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+            out.read_line(&mut line).unwrap();
+            let process = std::path::Path::new("/proc").join(line.trim());
+            // The group goes with the connection, which that process has left.
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            let runs = || {
+                let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+                let state = state
+                    .rsplit(") ")
+                    .next()
+                    .and_then(|rest| rest.chars().next());
+                state.is_some_and(|state| state != 'Z')
+            };
+            assert!(runs(), "{name}");
+            let reaped = |run: &str| {
+                let mut reaper = shell(name, &reap("nonce", run));
+                drop(reaper.stdin.take());
+                let ended = reaper.wait_with_output().unwrap();
+                String::from_utf8_lossy(&ended.stdout).into_owned()
+            };
+            assert_eq!(reaped("run_other"), "nonce left\n");
+            assert!(runs(), "{name}");
+            assert_eq!(reaped(&run), "nonce left\n");
+            assert!(!runs(), "{name}");
+        }
     }
 }

@@ -419,7 +419,23 @@ pub(super) mod tests {
             assert!(said.contains("too broad"), "{said}");
         }
         assert!(refused(|c| c.workdir = "work".into()).contains("must be absolute"));
-        assert!(refused(|c| c.exec_timeout = Some(Duration::MAX)).contains("too long"));
+        let too_long = [
+            (
+                "sandboxReadyTimeout",
+                refused(|c| c.sandbox_timeout = Some(Duration::MAX)),
+            ),
+            (
+                "podReadyTimeout",
+                refused(|c| c.pod_timeout = Some(Duration::MAX)),
+            ),
+            (
+                "execTimeoutSecs",
+                refused(|c| c.exec_timeout = Some(Duration::MAX)),
+            ),
+        ];
+        for (key, said) in too_long {
+            assert_eq!(said, format!("agent-sandbox {key} is too long"));
+        }
     }
 
     #[test]

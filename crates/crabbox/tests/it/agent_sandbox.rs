@@ -334,30 +334,47 @@ fn a_chosen_id_is_replayed_refused_and_never_used_again() {
     };
     cluster.crabbox(&["warmup", "--lease-id", "mine"]).exits(2);
     warm(&[]).exits(0);
-    cluster.calls();
+    let calls = cluster.calls();
+    let create = calls.iter().find(|call| call[0] == "create").unwrap();
+    // A field that the server does not know is no claim that it half understands.
+    let strict = |word: &String| word.ends_with("/sandboxclaims?fieldValidation=Strict");
+    assert!(create.iter().any(strict), "{create:?}");
     warm(&[]).exits(0);
     assert!(!cluster.verbs().contains(&"create".to_owned()));
     warm(&["--ttl", "5m"]).exits(2).says("its ttl differs");
     cluster.calls();
     cluster.crabbox(&["stop", id]).exits(0);
     cluster.is_clean();
+    assert_eq!(propagation(&cluster), "Foreground");
     warm(&[]).exits(2).says("never used again");
     assert_eq!(cluster.objects("claim").len(), 0);
+}
+
+/// How the last claim was deleted.
+fn propagation(cluster: &Cluster) -> String {
+    let options = fs::read_to_string(cluster.world.path("cluster/deleted")).unwrap();
+    let options: Value = serde_json::from_str(&options).unwrap();
+    options["propagationPolicy"].as_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_release_that_fails_is_told_and_can_be_repeated() {
     let cluster = Cluster::new();
     cluster.behave("fail-delete", "before\n1\nnet/http: TLS handshake timeout");
+    let output = cluster.world.path("lease.json");
+    let run = ["run", "--no-sync", "--lease-output"];
     let ran = cluster
-        .crabbox(&["run", "--no-sync", "--", "true"])
+        .crabbox(&[&run[..], &[output.to_str().unwrap(), "--", "true"]].concat())
         .exits(1);
     assert!(ran.cause().contains("rm failed"), "{}", ran.cause());
+    let session: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
+    assert_eq!(session["kept"], true, "{session}");
     let lease = cluster.world.claim_names().remove(0);
     ran.says(&format!("crabbox stop --provider agent-sandbox {lease}"));
     cluster.behave_well("fail-delete");
     cluster.crabbox(&["stop", &lease]).exits(0);
     cluster.is_clean();
+    assert_eq!(propagation(&cluster), "Background");
     // Its answer was lost, and it had happened.
     cluster.behave("fail-delete", "after\n1\nunexpected EOF");
     cluster

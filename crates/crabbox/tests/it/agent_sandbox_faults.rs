@@ -308,3 +308,63 @@ fn a_claim_that_comes_after_ctrl_c_is_found_and_goes() {
     assert!(cluster.verbs().contains(&"delete".to_owned()));
     cluster.is_clean();
 }
+
+/// That the server does not serve sandboxclaims says nothing about one of them: also not where it may be forgotten.
+#[test]
+fn an_api_that_is_gone_is_no_claim_that_is_gone() {
+    let cluster = Cluster::new();
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+    let lease = cluster.world.claim_names().remove(0);
+    cluster.behave("api-gone", "");
+    for args in [
+        &["stop", "a"][..],
+        &["stop", "--agent-sandbox-forget-missing", "a"],
+        &[
+            "run",
+            "--id",
+            "a",
+            "--agent-sandbox-forget-missing",
+            "--",
+            "true",
+        ],
+        &["cleanup", "--agent-sandbox-forget-missing"],
+        &["list"],
+    ] {
+        let ran = if args[0] == "run" {
+            let soon = ["--agent-sandbox-sandbox-ready-timeout", "1s"];
+            cluster.crabbox(&[&args[..3], &soon, &args[3..]].concat())
+        } else {
+            cluster.crabbox(args)
+        };
+        assert_ne!(ran.code, 0, "{args:?}");
+        ran.says("could not find the requested resource")
+            .never_says("forgotten")
+            .never_says("missing");
+        assert_eq!(cluster.world.claim_names(), [lease.as_str()], "{args:?}");
+    }
+    cluster.behave_well("api-gone");
+    cluster.crabbox(&["stop", "a"]).exits(0);
+    cluster.is_clean();
+}
+
+/// The answer to the deletion is lost, and then the server does not serve sandboxclaims: nothing shows that the claim is gone.
+#[test]
+fn a_lost_deletion_is_not_proved_by_an_api_that_is_gone() {
+    const FIXED: &str = "cbx_0123456789ab";
+    for warmup in [&["warmup"][..], &["warmup", "--lease-id", FIXED]] {
+        let cluster = Cluster::new();
+        cluster.crabbox(warmup).exits(0);
+        let lease = cluster.world.claim_names().remove(0);
+        cluster.behave("fail-delete", "before\n1\nunexpected EOF");
+        cluster.behave("api-gone", "delete");
+        let ran = cluster.crabbox(&["stop", &lease]);
+        assert_ne!(ran.code, 0);
+        ran.says("unexpected EOF").never_says("released");
+        assert_eq!(cluster.world.claim_names(), [lease.as_str()]);
+        assert_eq!(cluster.objects("claim").len(), 1);
+        cluster.behave_well("fail-delete");
+        cluster.behave_well("api-gone");
+        cluster.crabbox(&["stop", &lease]).exits(0);
+        cluster.is_clean();
+    }
+}

@@ -563,3 +563,35 @@ fn a_fixed_lease_that_was_refused_leaves_no_record() {
         .crabbox(&["warmup", "--lease-id", FIXED, "--ttl", "5m"])
         .exits(0);
 }
+
+/// The controller's conditions decide too, not the clock of this machine alone. What is not ours stays.
+#[test]
+fn a_claim_that_its_controller_calls_expired_goes() {
+    for reason in ["ClaimExpired", "SandboxExpired"] {
+        let cluster = Cluster::new();
+        let expire = || {
+            cluster.edit("claim", |one| {
+                one["status"]["conditions"] =
+                    json!([{"type": "Ready", "status": "False", "reason": reason, "message": "over"}]);
+            });
+        };
+        cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+        expire();
+        let preview = cluster.crabbox(&["cleanup", "--dry-run"]).exits(0).out;
+        let said = preview.contains("would delete claim=crabbox-a-");
+        assert!(said && preview.contains("reason=expired"), "{preview}");
+        let run = ["run", "--id", "a", "--", "true"];
+        let ran = cluster.crabbox(&run).exits(4);
+        let cause = ran.cause();
+        assert!(cause.contains("command not run"), "{cause}");
+        assert!(!cluster.verbs().contains(&"exec".to_owned()));
+        cluster.is_clean();
+        cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
+        expire();
+        cluster.edit("claim", |one| one["metadata"]["uid"] = json!("other"));
+        assert_ne!(cluster.crabbox(&run).code, 0);
+        drop(cluster.crabbox(&["cleanup"]));
+        assert_eq!(cluster.objects("claim").len(), 1);
+        assert_eq!(cluster.world.claim_names().len(), 1);
+    }
+}

@@ -45,8 +45,45 @@ def fail(text, code=1):
     sys.exit(code)
 
 
-def not_found(name):
-    fail(f'Error from server (NotFound): sandboxclaims.extensions.agents.x-k8s.io "{name}" not found')
+def not_found(name, kind="sandboxclaims.extensions.agents.x-k8s.io"):
+    fail(f'Error from server (NotFound): {kind} "{name}" not found')
+
+
+def is_api_gone(verb):
+    """Whether the server no longer serves the custom resources: since the verb that api-gone names was called, if any."""
+    since = behave("api-gone")
+    if since and since == verb:
+        open(os.path.join(ROOT, "behave", "api-gone"), "w").close()
+    return since == ""
+
+
+def get(argv):
+    """As kubectl: what is found is printed although something else is not; the flag hides also an API that is not served."""
+    wanted = [word for word in argv[1:] if "/" in word and not word.startswith("-")]
+    found, missing = [], []
+    for word in wanted:
+        kind, name = word.split("/")
+        gone = kind != "pods" and is_api_gone("get")
+        one = None if gone else load(KINDS[kind.split(".")[0]], name)
+        found += [one] if one else []
+        if gone:
+            missing.append("Error from server (NotFound): the server could not find the requested resource")
+        elif not one:
+            plural, _, group = kind.partition(".v1beta1")
+            missing.append(f'Error from server (NotFound): {plural}{group} "{name}" not found')
+    if "--output=jsonpath={.metadata.uid}" in argv:
+        for one in found:
+            print(one["metadata"]["uid"])
+    elif "--output=name" in argv:
+        for one in found:
+            print(one["metadata"]["name"])
+    elif len(wanted) > 1:
+        json.dump({"apiVersion": "v1", "kind": "List", "items": found}, sys.stdout)
+    elif found:
+        json.dump(found[0], sys.stdout)
+    sys.stdout.flush()
+    if missing and "--ignore-not-found=true" not in argv:
+        fail("\n".join(missing))
 
 
 def create(body):
@@ -109,6 +146,8 @@ def provide(name):
 
 
 def delete(name, options):
+    with open(os.path.join(ROOT, "deleted"), "w") as file:
+        json.dump(options, file)
     claim = load("claim", name)
     if not claim:
         not_found(name)
@@ -216,6 +255,7 @@ def main(argv):
     with open(os.path.join(ROOT, "kubeconfig"), "w") as file:
         file.write(os.environ.get("KUBECONFIG", ""))
     verb = argv[0]
+    api_gone = is_api_gone(verb)
     when, code, said = None, 0, ""
     told = behave("fail-" + verb)
     if told is not None:
@@ -254,6 +294,8 @@ def main(argv):
             time.sleep(float(behave("slow-exec")))
             os.remove(os.path.join(ROOT, "behave", "slow-exec"))
         exec_(argv, when if when in ("lost", "left", "cut", "mute") else None)
+    elif api_gone and raw and raw.startswith("/apis/"):
+        fail("Error from server (NotFound): the server could not find the requested resource")
     elif verb == "create" and raw == CLAIMS and behave("late-create") is not None:
         create_late(json.load(sys.stdin))
     elif verb == "create" and raw == CLAIMS:
@@ -272,22 +314,7 @@ def main(argv):
         names = ["sandboxes"] if "extensions" not in raw else ["sandboxclaims", "sandboxwarmpools"]
         answer = {"kind": "APIResourceList", "resources": [{"name": name} for name in names]}
     else:
-        wanted = [word for word in argv[1:] if "/" in word and not word.startswith("-")]
-        found = []
-        for word in wanted:
-            kind, name = word.split("/")
-            one = load(KINDS[kind.split(".")[0]], name)
-            found += [one] if one else []
-        if "--output=jsonpath={.metadata.uid}" in argv:
-            for one in found:
-                print(one["metadata"]["uid"])
-        elif "--output=name" in argv:
-            for one in found:
-                print(one["metadata"]["name"])
-        elif len(wanted) > 1:
-            answer = {"apiVersion": "v1", "kind": "List", "items": found}
-        else:
-            answer = found[0] if found else None
+        get(argv)
     if when == "after":
         fail(said, int(code))
     if answer is not None:

@@ -102,6 +102,29 @@ fn help_shows_the_chosen_providers_flags_only() {
     );
 }
 
+#[test]
+fn help_shows_flags_of_archives_and_fixed_leases_where_they_are_taken() {
+    let world = World::without_sbx();
+    for (provider, archive, fixed) in [
+        ("docker-sandbox", false, false),
+        ("agent-sandbox", true, true),
+        ("opensandbox", true, false),
+    ] {
+        for (command, flag, is_taken) in [
+            ("run", "--no-sync ", archive),
+            ("run", "--sync-only[=<BOOL>] ", archive),
+            ("run", "--full-resync[=<BOOL>] ", archive),
+            ("warmup", "--lease-id <ID> ", fixed),
+        ] {
+            let help = world.crabbox(&[command, "--provider", provider, "--help"]);
+            let help = help.ok();
+            assert_eq!(help.contains(flag), is_taken, "{provider} {flag}: {help}");
+        }
+        let help = world.crabbox(&["run", "--provider", provider, "--help"]);
+        assert!(!help.ok().contains("--checksum"));
+    }
+}
+
 /// What the bundled engine refuses is told by `providers describe` alone.
 #[test]
 fn help_and_completions_show_only_what_the_bundled_engine_has() {

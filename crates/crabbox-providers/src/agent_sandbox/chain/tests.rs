@@ -135,6 +135,26 @@ fn what_is_not_ready_yet_says_what_it_waits_for() {
     }
 }
 
+/// The controller tries again by itself.
+#[test]
+fn what_the_controller_retries_is_waited_for() {
+    for (_, version) in VERSIONS {
+        for reason in ["ReconcilerError", "AdoptionConflict"] {
+            let condition = json!([
+                {"type": "Ready", "status": "False", "reason": reason, "message": "try again"}
+            ]);
+            let sample = Sample::new(version, "cold-pending")
+                .with("/claim/status/conditions", condition)
+                .with("/claim/status/sandbox", json!({}));
+            let state = sample.state(&local()).unwrap();
+            let State::Waiting(Stage::Sandbox, why) = state else {
+                panic!("{reason}: {state:?}");
+            };
+            assert!(why.contains(reason), "{why}");
+        }
+    }
+}
+
 #[test]
 fn what_never_becomes_ready_is_over_at_once() {
     for (_, version) in VERSIONS {
