@@ -139,6 +139,19 @@ fn lists_have_headers_and_a_sentence_when_empty() {
 }
 
 #[test]
+fn leases_that_are_not_listed_are_counted_on_a_terminal() {
+    let world = World::new();
+    let note = "note: 1 lease of provider=elsewhere: crabbox list --provider elsewhere\r\n";
+    let lease = world.warm("theirs");
+    world.edit_claim(&lease, |claim| claim["provider"] = "elsewhere".into());
+    assert_eq!(seen(&world, &["list"]), (0, note.to_owned()));
+    world.warm("ours");
+    let (_, shown) = seen(&world, &["list"]);
+    assert!(shown.starts_with("SLUG"), "{shown}");
+    assert!(shown.ends_with(note), "{shown}");
+}
+
+#[test]
 fn warnings_of_the_engine_are_passed_on() {
     let world = World::of_our_engine();
     let notice = "No network policy was chosen: balanced is used";
