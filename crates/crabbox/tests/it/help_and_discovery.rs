@@ -297,6 +297,32 @@ fn manual_pages_exist_for_the_program_and_its_commands() {
 }
 
 #[test]
+fn an_unknown_command_is_told_as_sbx_tells_it() {
+    let world = World::without_sbx();
+    for (args, message, hint) in [
+        (
+            &["lst"][..],
+            "unknown command `lst`",
+            "did you mean `crabbox list`?",
+        ),
+        (&["zzz"], "unknown command `zzz`", "crabbox --help"),
+        (
+            &["config", "pth"],
+            "unknown command `config pth`",
+            "did you mean `crabbox config path`?",
+        ),
+        (
+            &["config", "zzz"],
+            "unknown command `config zzz`",
+            "crabbox config --help",
+        ),
+    ] {
+        let ran = world.crabbox(args).exits(2);
+        assert_eq!(ran.err, format!("hint: {hint}\nerror: {message}\n"));
+    }
+}
+
+#[test]
 fn completions_exist_for_the_usual_shells() {
     let world = World::new();
     for shell in ["bash", "zsh", "fish"] {

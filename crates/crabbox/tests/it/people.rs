@@ -102,6 +102,8 @@ fn lists_have_headers_and_a_sentence_when_empty() {
     assert!(shown.starts_with("No runs recorded. "), "{shown}");
     let (_, shown) = seen(&world, &["job", "list"]);
     assert!(shown.starts_with("No jobs. "), "{shown}");
+    let (_, shown) = seen(&world, &["claims", "list"]);
+    assert!(shown.starts_with("No claims: "), "{shown}");
     let (_, shown) = seen(&world, &["trust", "--list"]);
     assert!(shown.starts_with("No trusted files."), "{shown}");
     for command in [
