@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{World, blocked};
 
 const COMMANDS: &[&[&str]] = &[
     &["run"],
@@ -108,7 +108,7 @@ fn help_and_completions_show_only_what_the_bundled_engine_has() {
     let world = World::without_sbx();
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_crabbox")).with_file_name("sbx");
     if !beside.exists() {
-        eprintln!("environment_blocked: sbx is not built");
+        blocked("sbx is not built");
         return;
     }
     let shown = |args: &[&str]| world.crabbox(args).ok();
@@ -513,7 +513,7 @@ fn help_shows_the_flags_of_the_engine_that_the_user_configured() {
     let world = World::without_sbx();
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_crabbox")).with_file_name("sbx");
     if !beside.exists() {
-        eprintln!("environment_blocked: sbx is not built");
+        blocked("sbx is not built");
         return;
     }
     let flag = "--docker-sandbox-template";
