@@ -100,7 +100,8 @@ impl Context<'_> {
         let shown = identifier.escape_debug();
         let message = format!(
             "{} sandbox \"{shown}\" is not claimed by Crabbox; use a Crabbox slug or {}<sandbox-name>",
-            spec.name, spec.lease_prefix
+            self.provider.called(),
+            spec.lease_prefix
         );
         Err(Failure::new(Code::NotFound, message).hint("crabbox list"))
     }

@@ -218,6 +218,11 @@ pub trait Provider: Sync {
         self.spec().name.to_owned()
     }
 
+    /// How a message begins that says what failed: with the provider's name, or for people with what runs commands.
+    fn called(&self) -> String {
+        self.spec().name.to_owned()
+    }
+
     /// Where the provider's own lines for people go.
     fn listen(&mut self, _notices: Notices) {}
 

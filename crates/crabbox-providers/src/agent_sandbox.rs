@@ -158,7 +158,8 @@ impl AgentSandbox {
     fn new(settings: &Settings, host: &HostContext) -> Self {
         let config = Config::from(settings, host);
         let valid = config.validate().map_err(|(key, message)| {
-            let failure = Failure::new(Code::Config, message);
+            let mut failure = Failure::new(Code::Config, message);
+            failure.hints.extend(config.remedy(key));
             settings.with_location(SPEC.table.section, key, failure)
         });
         let scope = config.scope();

@@ -41,7 +41,7 @@ use argv::{Attach, OwnFlags};
 use client::{Client, EndedBy, Status};
 use engine::{By, EngineIdentity, EngineMismatch, Found};
 use parse::{Listed, Suggested};
-use settings::{Cli, Config};
+use settings::{Cli, Config, First};
 
 pub(crate) const SPEC: Spec = Spec {
     name: "docker-sandbox",
@@ -102,6 +102,8 @@ struct DockerSandbox {
     config: Config,
     /// Reported where a sandbox is to be used or created: removing one must not fail for it.
     valid: Result<(), Failure>,
+    /// The same for people.
+    valid_for_people: Result<(), Failure>,
     /// Not found: reported by the first operation that needs it.
     client: Result<Client, Failure>,
     state: PathBuf,
@@ -118,13 +120,22 @@ impl DockerSandbox {
     /// Starts no process.
     fn new(settings: &Settings, host: &HostContext) -> Self {
         let config = Config::from(settings, host);
-        let valid = config.validate().map_err(|(key, message)| {
-            let failure = Failure::new(Code::Config, message);
-            settings.with_location(SPEC.table.section, key, failure)
-        });
-        let valid = valid.and_then(|()| build_cache::check_clone(&config, settings));
         let client =
             engine::find(&config.cli, host).map(|found| Client::new(found, &host.state, &host.env));
+        let validate = |called: &str| {
+            let valid = config.validate(called).map_err(|(key, message)| {
+                let failure = Failure::new(Code::Config, message);
+                settings.with_location(SPEC.table.section, key, failure)
+            });
+            valid.and_then(|()| build_cache::check_clone(&config, settings))
+        };
+        let valid = validate(SPEC.name);
+        let valid_for_people = match &client {
+            Ok(Client { found, .. }) => {
+                validate(&called_for_people(found, found.by == By::Bundled))
+            }
+            Err(_) => valid.clone(),
+        };
         let flag = match settings.origin(SPEC.table.section, "cliPath") {
             Some(Origin::Flag { name }) => Some(*name),
             _ => None,
@@ -138,6 +149,7 @@ impl DockerSandbox {
         Self {
             config,
             valid,
+            valid_for_people,
             client,
             state: host.state.clone(),
             env: host.env.clone(),
@@ -162,18 +174,20 @@ impl DockerSandbox {
     }
 
     /// How messages about an engine begin: programs know them by the name of the provider.
-    fn called(&self, client: &Client) -> String {
-        match (self.watched, self.is_bundled(client)) {
-            (false, _) => SPEC.name.to_owned(),
-            (true, true) => format!("{BUNDLED}:"),
-            (true, false) => format!("sbx at {}:", client.found.program.display()),
+    fn called_through(&self, client: &Client) -> String {
+        match self.watched {
+            false => SPEC.name.to_owned(),
+            true => called_for_people(&client.found, self.is_bundled(client)),
         }
     }
 
     /// The same for the engine of a claim.
     fn called_for(&self, claim: &Claim) -> String {
         let client = self.client_for(claim);
-        client.map_or_else(|_| SPEC.name.to_owned(), |client| self.called(&client))
+        client.map_or_else(
+            |_| SPEC.name.to_owned(),
+            |client| self.called_through(&client),
+        )
     }
 
     /// The engine of a lease that exists: the one that its claim records, unless the user names one. What is found by
@@ -280,7 +294,8 @@ impl DockerSandbox {
         if !self.config.clone {
             return Ok(());
         }
-        let needs = "docker-sandbox --clone requires a normal Git repository workspace";
+        let called = self.called();
+        let needs = format!("{called} --clone requires a normal Git repository workspace");
         let repository = Repository::discover(&workspace.root, &self.env)
             .map_err(|failure| Failure::new(failure.code, format!("{needs}: {failure}")))?;
         match repository {
@@ -308,10 +323,11 @@ impl DockerSandbox {
         if let Ok(None) = client.find(sandbox_name(claim), cancel) {
             return self.not_listed(claim);
         }
-        let called = self.called(client);
+        let called = self.called_through(client);
         let message = format!("{called} run failed: `sbx exec` exited {code}");
-        // Without a choice of the provider, which would be one of the engine as well.
-        let doctor = match self.watched && self.is_bundled(client) {
+        // Without a choice of the provider, where there was none: it would be one of the engine as well.
+        let is_default = self.config.cli == Cli::Default(First::Bundled);
+        let doctor = match is_default && self.is_bundled(client) {
             true => "crabbox doctor".to_owned(),
             false => self.command("doctor"),
         };
@@ -320,6 +336,14 @@ impl DockerSandbox {
             failure.causes.push(said.to_owned());
         }
         failure
+    }
+}
+
+/// How messages for people begin.
+fn called_for_people(found: &Found, is_bundled: bool) -> String {
+    match is_bundled {
+        true => format!("{BUNDLED}:"),
+        false => format!("sbx at {}:", found.program.display()),
     }
 }
 
@@ -470,7 +494,10 @@ impl Provider for DockerSandbox {
     }
 
     fn validate(&self) -> Result<(), Failure> {
-        self.valid.clone()
+        match self.watched {
+            false => self.valid.clone(),
+            true => self.valid_for_people.clone(),
+        }
     }
 
     fn runner(&self) -> String {
@@ -479,6 +506,14 @@ impl Provider for DockerSandbox {
             Ok(client) => format!("sbx at {}", client.found.program.display()),
             Err(_) => "no sbx".to_owned(),
         }
+    }
+
+    fn called(&self) -> String {
+        let client = self.client.as_ref();
+        client.map_or_else(
+            |_| SPEC.name.to_owned(),
+            |client| self.called_through(client),
+        )
     }
 
     fn listen(&mut self, notices: Notices) {
@@ -594,7 +629,8 @@ impl Provider for DockerSandbox {
                 .keys()
                 .any(|name| !name.starts_with(RESERVED_PREFIX))
         {
-            env_file_probe::prove(&client, &self.state, name, cancel)?;
+            let called = self.called_through(&client);
+            env_file_probe::prove(&client, &self.state, name, &called, cancel)?;
         }
         let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
         let status = match known.bundled {
@@ -640,7 +676,7 @@ impl Provider for DockerSandbox {
             Some(Some(EndedBy::Command)) => Ok(code),
             // There is no such program, or it cannot be executed.
             Some(Some(EndedBy::Engine { message })) if matches!(code, 126 | 127) => {
-                Err(not_executed(code, &message, &self.called(&client)))
+                Err(not_executed(code, &message, &self.called_through(&client)))
             }
             Some(Some(EndedBy::Engine { message })) => {
                 Err(self.engine_failure(&client, claim, code, &message, cancel))
@@ -745,7 +781,8 @@ impl Provider for DockerSandbox {
 
     fn keep_after_run(&self, claim: &Claim, end: RunEnd, stop: &str) -> Option<String> {
         (end == RunEnd::Succeeded && is_clone(claim)).then(|| {
-            format!("docker-sandbox clone run kept sandbox to preserve unfetched commits; cleanup manually with: {stop}")
+            let called = self.called_for(claim);
+            format!("{called} clone run kept sandbox to preserve unfetched commits; cleanup manually with: {stop}")
         })
     }
 

@@ -297,7 +297,8 @@ fn for_provider(command: Command, name: &str, chosen: &str) -> Command {
     command.mut_args(|arg| unsupported::shown(arg, name, spec))
 }
 
-/// Hides what the engine that comes with this program refuses, and says where the rest is told.
+/// Hides what the engine that comes with this program refuses, says where the rest is told, and calls the engine by its
+/// own name.
 pub(crate) fn for_bundled(command: Command) -> Command {
     let refused: Vec<_> = flagged()
         .filter(|setting| setting.other_engines)
@@ -316,9 +317,10 @@ pub(crate) fn for_bundled(command: Command) -> Command {
         false => command,
     };
     command
-        .mut_args(|arg| match is_refused(&arg) {
-            true => arg.hide(true),
-            false => arg,
+        .mut_args(|arg| match (is_refused(&arg), arg.get_help_heading()) {
+            (true, _) => arg.hide(true),
+            (false, Some(DEFAULT)) => arg.help_heading("Bundled engine"),
+            (false, _) => arg,
         })
         .mut_subcommands(for_bundled)
 }

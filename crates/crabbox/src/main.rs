@@ -142,19 +142,32 @@ fn wrong(
         None => (text, ""),
     };
     let usage_line = usage.lines().find_map(|line| line.strip_prefix("Usage: "));
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        let above = usage_line.map_or("crabbox", command_words);
+        let words = above.strip_prefix("crabbox").unwrap_or_default();
+        let named = format!("{words} {}", name.escape_debug());
+        let close = match error.get(ContextKind::SuggestedSubcommand) {
+            // The nearest is the last.
+            Some(ContextValue::Strings(names)) => names.last(),
+            Some(ContextValue::String(name)) => Some(name),
+            _ => None,
+        };
+        let hint = match close {
+            Some(close) => format!("did you mean `{above} {close}`?"),
+            None => format!("{above} --help"),
+        };
+        let message = format!("unknown command `{}`", named.trim_start());
+        return Err(Failure::usage(message).hint(hint));
+    }
     if error.kind() == ErrorKind::UnknownArgument {
         // The nearest flag, which would be in the usage, may be one that is only known to be refused.
         let command = usage_line.map_or("crabbox", command_words);
         return Err(Failure::usage(message).hint(format!("{command} --help")));
     }
-    // What was perhaps meant.
-    let tips = usage
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("tip: "))
-        .filter(|_| error.kind() == ErrorKind::InvalidSubcommand);
     // What is missing, or what would do, stands on lines of its own: programs, too, are to have all of it.
     let failure = Failure::usage(one_line(message));
-    let failure = tips.fold(failure, |failure, tip| failure.hint(tip));
     Err(match usage_line {
         Some(usage) => failure.hint(usage),
         None => failure,

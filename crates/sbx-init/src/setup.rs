@@ -35,8 +35,8 @@ use rustix::process::Signal;
 use sbx_proto::OsBytes;
 use sbx_proto::frame::{self, Decoder, MAX_REPLY, MAX_REQUEST};
 use sbx_proto::plan::{
-    BOOT_DESCRIPTORS, Boot, CopyLayers, HandOver, Ids, Job, Mappers, Mode, Node, Outcome, Plan,
-    Task,
+    BOOT_DESCRIPTORS, Boot, CopyLayers, HandOver, Ids, Job, Mappers, Mode, Node, OPEN_NULL,
+    Outcome, Plan, Task,
 };
 use sbx_sys::process::{self, Fork, SingleThreaded};
 use sbx_sys::{credentials, fdpass, peer};
@@ -388,7 +388,7 @@ fn detach_stdio() -> SetupResult<()> {
         .read(true)
         .write(true)
         .open("/dev/null")
-        .doing(|| "open `/dev/null` inside".into())?;
+        .doing(|| OPEN_NULL.into())?;
     rustix::stdio::dup2_stdin(&null).doing(|| "detach stdin".into())?;
     rustix::stdio::dup2_stdout(&null).doing(|| "detach stdout".into())?;
     rustix::stdio::dup2_stderr(&null).doing(|| "detach stderr".into())

@@ -346,6 +346,9 @@ pub enum Owner {
     Agent,
 }
 
+/// The step of a boot at which the new init opens its `/dev/null`, which is the host's.
+pub const OPEN_NULL: &str = "open `/dev/null` inside";
+
 /// What the helper tells the daemon. One message, then the helper ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]

@@ -58,6 +58,10 @@ impl Listing {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.problems.is_empty()
+    }
+
     /// What the command ends with after it has shown everything, if anything is damaged.
     pub fn failure(&self) -> Option<Failure> {
         let problems = match self.problems.len() {
@@ -73,7 +77,7 @@ impl Listing {
     pub fn text(&self) -> String {
         let mut text = format!("{HEADING}\n");
         if self.claims.is_empty() {
-            text.push_str("\nno claims\n");
+            text.push_str("\nNo claims.\n");
         }
         for entry in &self.claims {
             text.push('\n');

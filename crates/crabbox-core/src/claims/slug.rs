@@ -82,11 +82,6 @@ impl Slug {
         Self(format!("{adjective}-{noun}-{}", lease.fingerprint()))
     }
 
-    /// Whether it was generated for this lease, and not requested.
-    pub fn is_generated_for(&self, lease: &LeaseId) -> bool {
-        self.0.starts_with(Self::generate(lease).as_str())
-    }
-
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -21,6 +21,8 @@ pub struct Listing {
     pub problems: Vec<Problem>,
     /// Claims of other providers, which are not asked.
     pub others: Vec<Claim>,
+    /// Claims of this provider in another scope, of which nothing can be said here.
+    pub out_of_scope: Vec<Claim>,
     /// Why the state of some leases is not known.
     pub failure: Option<Failure>,
 }
@@ -31,12 +33,13 @@ const UNKNOWN: &str = "unknown";
 pub fn list(context: Context<'_>) -> Result<Listing, Failure> {
     let scan = context.store.scan()?;
     let is_ours = |claim: &Claim| claim.provider == context.name();
-    let (mut claims, others): (Vec<_>, Vec<_>) = scan.claims.into_iter().partition(is_ours);
-    // Of another cluster or account nothing can be said.
-    claims.retain(|claim| context.provider.scope_mismatch(claim).is_none());
+    let (claims, others): (Vec<_>, Vec<_>) = scan.claims.into_iter().partition(is_ours);
+    let in_scope = |claim: &Claim| context.provider.scope_mismatch(claim).is_none();
+    let (claims, out_of_scope): (Vec<_>, Vec<_>) = claims.into_iter().partition(in_scope);
     let mut listing = Listing {
         problems: scan.problems,
         others,
+        out_of_scope,
         ..Listing::default()
     };
     let observed = observe(context, &claims, &mut listing.failure)?;

@@ -70,7 +70,8 @@ pub(super) fn settle(
         Err(failure) => {
             let claim = &lease.claim;
             let name = claim.sandbox().unwrap_or(claim.lease_id.as_str());
-            let message = format!("{} rm failed for {name}: {failure}", context.name());
+            let called = context.provider.called();
+            let message = format!("{called} rm failed for {name}: {failure}");
             let mut unremoved = Failure::new(Code::Provider, message);
             unremoved.hints = failure.hints;
             unremoved.hints.retain(|hint| *hint != stop);

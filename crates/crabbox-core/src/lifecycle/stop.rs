@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::Context;
-use crate::claims::{Claim, Slug, State, Wait};
+use crate::claims::{Claim, State, Wait};
 use crate::process::Cancel;
 use crate::provider::{Removal, Use, verify};
 use crate::{Code, Failure};
@@ -36,7 +36,6 @@ pub fn stop_with(
     running: Running,
 ) -> Result<Stopped, Failure> {
     let found = context.find(identifier)?;
-    whole_name(&found, identifier)?;
     let canceled = || context.canceled();
     let tell = |line: &str| context.report.line(line);
     let wait = Wait::until_canceled(&canceled).with_notice(&tell);
@@ -109,20 +108,6 @@ fn release_in_use(context: Context<'_>, mut claim: Claim) -> Result<Released, Fa
             Some(now) => claim = now,
         }
     }
-}
-
-/// The beginning of a name that was asked for may be all of another name, which a script asked for and which is gone: it
-/// removes nothing. Generated slugs are only read and typed.
-fn whole_name(claim: &Claim, identifier: &str) -> Result<(), Failure> {
-    let (Some(slug), Some(typed)) = (&claim.slug, Slug::normalize(identifier)) else {
-        return Ok(());
-    };
-    let is_beginning = slug.as_str().starts_with(typed.as_str()) && *slug != typed;
-    if !is_beginning || slug.is_generated_for(&claim.lease_id) {
-        return Ok(());
-    }
-    let message = format!("no lease has the slug `{typed}`; did you mean `{slug}`?");
-    Err(Failure::new(Code::NotFound, message).hint(format!("crabbox stop {slug}")))
 }
 
 /// What came of a release that did not fail.

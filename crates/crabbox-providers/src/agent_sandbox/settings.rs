@@ -188,14 +188,29 @@ impl Config {
         }
     }
 
-    /// The first key whose value will not do, and why.
-    pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
-        for (key, value) in [
+    /// What must not be empty.
+    fn required(&self) -> [(&'static str, &String); 4] {
+        [
             ("kubectl", &self.kubectl),
             ("context", &self.context),
             ("namespace", &self.namespace),
             ("warmPool", &self.warm_pool),
-        ] {
+        ]
+    }
+
+    /// How to set the value of this key, if it is required and empty.
+    pub(super) fn remedy(&self, key: &str) -> Option<String> {
+        let mut required = self.required().into_iter();
+        required.find(|(name, value)| *name == key && value.is_empty())?;
+        let flag = ROWS.iter().find(|row| row.key == key)?.flag?;
+        Some(format!(
+            "--{flag} VALUE, or {SECTION}.{key} in your own config"
+        ))
+    }
+
+    /// The first key whose value will not do, and why.
+    pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
+        for (key, value) in self.required() {
             if value.is_empty() {
                 return Err((key, format!("agent-sandbox {key} is required")));
             }
@@ -398,6 +413,13 @@ pub(super) mod tests {
         assert_eq!(
             refused(|c| c.warm_pool.clear()),
             "agent-sandbox warmPool is required"
+        );
+        let mut changed = config();
+        assert_eq!(changed.remedy("context"), None);
+        changed.context.clear();
+        assert_eq!(
+            changed.remedy("context").unwrap(),
+            "--agent-sandbox-context VALUE, or agentSandbox.context in your own config"
         );
         for kubectl in ["./kubectl", "bin/kubectl"] {
             let said = refused(|c| c.kubectl = kubectl.into());

@@ -9,9 +9,9 @@ use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::process::{Cancel, End};
 use crabbox_core::{Code, Failure};
 
+use super::absent;
 use super::argv::{self, Attach};
 use super::client::Client;
-use super::{SPEC, absent};
 
 const EXAMPLE: &str = "CRABBOX_EXAMPLE";
 
@@ -20,6 +20,7 @@ pub(super) fn prove(
     client: &Client,
     state: &Path,
     name: &str,
+    called: &str,
     cancel: &Cancel,
 ) -> Result<(), Failure> {
     let value = random_hex(8)?;
@@ -38,14 +39,14 @@ pub(super) fn prove(
         Shown::Another => Err(ignored()),
         // Also what an engine says that cannot find the sandbox.
         Shown::Unset => match client.find(name, cancel)? {
-            None => Err(absent(name, SPEC.name)),
+            None => Err(absent(name, called)),
             Some(_) => Err(Failure {
                 causes: client.failure(&said).causes,
                 ..ignored()
             }),
         },
         Shown::Nothing => match client.find(name, cancel) {
-            Ok(None) => Err(absent(name, SPEC.name)),
+            Ok(None) => Err(absent(name, called)),
             Ok(Some(_)) | Err(_) => Err(unclear(client.failure(&said))),
         },
     }

@@ -198,25 +198,24 @@ impl Config {
         }
     }
 
-    /// The first key whose value will not do, and why.
-    pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
+    /// The first key whose value will not do, and why. `called`: how the message begins.
+    pub(super) fn validate(&self, called: &str) -> Result<(), (&'static str, String)> {
         let refuse = |key, message| Err((key, message));
         if self.agent != "shell" {
             let agent = &self.agent;
-            let message = format!(
-                "docker-sandbox agent {agent:?} is not supported yet; v1 supports shell only"
-            );
+            let message =
+                format!("{called} agent {agent:?} is not supported yet; v1 supports shell only");
             return refuse("agent", message);
         }
         if let Some(workdir) = &self.workdir {
             let shown = workdir.display();
             if !workdir.is_absolute() {
-                let message = format!("docker-sandbox workdir `{shown}` must be absolute");
+                let message = format!("{called} workdir `{shown}` must be absolute");
                 return refuse("workdir", message);
             }
             if normalize_lexically(workdir) == Path::new("/") {
                 let message = format!(
-                    "docker-sandbox workdir `{shown}` is too broad; choose a dedicated workspace path"
+                    "{called} workdir `{shown}` is too broad; choose a dedicated workspace path"
                 );
                 return refuse("workdir", message);
             }
@@ -228,19 +227,18 @@ impl Config {
         ] {
             for entry in entries {
                 if entry.trim().is_empty() {
-                    return refuse(key, format!("docker-sandbox {key} has an empty entry"));
+                    return refuse(key, format!("{called} {key} has an empty entry"));
                 }
                 // It would be taken for a flag of sbx.
                 if entry.starts_with('-') {
-                    let message =
-                        format!("docker-sandbox {key} entry {entry:?} begins with a hyphen");
+                    let message = format!("{called} {key} entry {entry:?} begins with a hyphen");
                     return refuse(key, message);
                 }
             }
         }
         for (key, value) in [("template", &self.template), ("memory", &self.memory)] {
             if value.starts_with('-') {
-                let message = format!("docker-sandbox {key} {value:?} begins with a hyphen");
+                let message = format!("{called} {key} {value:?} begins with a hyphen");
                 return refuse(key, message);
             }
         }
@@ -347,31 +345,31 @@ pub(super) mod tests {
 
     #[test]
     fn what_sbx_cannot_be_told_is_refused_before_it_is_asked() {
-        config().validate().unwrap();
+        config().validate("engine:").unwrap();
         let with = |change: fn(&mut Config)| {
             let mut changed = config();
             change(&mut changed);
-            changed.validate().unwrap_err().1
+            changed.validate("engine:").unwrap_err().1
         };
         assert_eq!(
             with(|c| c.agent = "claude".into()),
-            "docker-sandbox agent \"claude\" is not supported yet; v1 supports shell only"
+            "engine: agent \"claude\" is not supported yet; v1 supports shell only"
         );
         assert_eq!(
             with(|c| c.workdir = Some("/a/..".into())),
-            "docker-sandbox workdir `/a/..` is too broad; choose a dedicated workspace path"
+            "engine: workdir `/a/..` is too broad; choose a dedicated workspace path"
         );
         assert_eq!(
             with(|c| c.workdir = Some("work".into())),
-            "docker-sandbox workdir `work` must be absolute"
+            "engine: workdir `work` must be absolute"
         );
         assert_eq!(
             with(|c| c.mcp = vec![" ".into()]),
-            "docker-sandbox mcp has an empty entry"
+            "engine: mcp has an empty entry"
         );
         assert_eq!(
             with(|c| c.kit = vec!["--privileged".into()]),
-            "docker-sandbox kit entry \"--privileged\" begins with a hyphen"
+            "engine: kit entry \"--privileged\" begins with a hyphen"
         );
     }
 }

@@ -81,7 +81,11 @@ fn list(app: &App<'_>, json: bool) -> Result<u8, Failure> {
     if json {
         app.ui.json(&listing)?;
     } else {
-        app.ui.data(&listing.text())?;
+        let text = match listing.is_empty() && app.ui.data_is_for_people(false) {
+            true => "No claims: no lease is recorded here.\n".to_owned(),
+            false => listing.text(),
+        };
+        app.ui.data(&text)?;
     }
     match listing.failure() {
         Some(failure) => Err(failure),

@@ -96,8 +96,12 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
                 true => format!(" claims_removed={claims_removed}"),
                 false => String::new(),
             };
+            let called = match app.ui.data_is_for_people(false) {
+                true => provider.called(),
+                false => name.to_owned(),
+            };
             app.ui.data(&format!(
-                "{name} cleanup removed={removed}{claims} checked={checked}\n"
+                "{called} cleanup removed={removed}{claims} checked={checked}\n"
             ))?;
         }
     }

@@ -44,6 +44,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         leases: mut listed,
         problems,
         others,
+        out_of_scope,
         failure,
     } = lifecycle::list(app.context(&*provider, &store))?;
     for problem in problems {
@@ -60,11 +61,18 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         let all: Vec<_> = listed.iter().map(|one| entry(one, kind)).collect();
         app.ui.json(&all)?;
     } else if app.ui.data_is_for_people(args.verbose) {
-        app.ui.data(&for_people(&listed))?;
+        let notes = notes(&others, kind, out_of_scope.len());
+        // That there are none is only said where there are none anywhere.
+        if !listed.is_empty() || notes.is_empty() {
+            app.ui.data(&for_people(&listed))?;
+        }
+        for line in notes {
+            app.ui.say(&line);
+        }
     } else {
         let lines: String = listed.iter().map(|one| line(one, kind)).collect();
         app.ui.data(&lines)?;
-        for line in notes(&others) {
+        for line in notes(&others, kind, out_of_scope.len()) {
             app.ui.say(&line);
         }
     }
@@ -72,19 +80,27 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
 }
 
 /// Where the leases are that are not listed.
-fn notes(others: &[Claim]) -> Vec<String> {
+fn notes(others: &[Claim], kind: &str, out_of_scope: usize) -> Vec<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for claim in others {
         *counts.entry(&claim.provider).or_default() += 1;
     }
+    let leases = |count| match count {
+        1 => "1 lease".to_owned(),
+        count => format!("{count} leases"),
+    };
     let note = |(provider, count): (&str, usize)| {
-        let leases = match count {
-            1 => "1 lease".to_owned(),
-            count => format!("{count} leases"),
-        };
+        let leases = leases(count);
         format!("note: {leases} of provider={provider}: crabbox list --provider {provider}")
     };
-    counts.into_iter().map(note).collect()
+    let mut notes: Vec<_> = counts.into_iter().map(note).collect();
+    if out_of_scope > 0 {
+        let leases = leases(out_of_scope);
+        notes.push(format!(
+            "note: {leases} of provider={kind} in another scope: crabbox claims list"
+        ));
+    }
+    notes
 }
 
 /// What the claim and the provider say of a lease, and what the original says of every lease.

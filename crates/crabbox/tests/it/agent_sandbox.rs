@@ -454,13 +454,18 @@ fn ctrl_c_ends_what_runs_in_the_pod() {
 }
 
 #[test]
-fn leases_of_another_cluster_are_not_seen() {
+fn leases_of_another_cluster_are_counted_and_not_used() {
     let cluster = Cluster::new();
     cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     let ran = cluster
         .crabbox(&["list", "--json", "--agent-sandbox-context", "other"])
         .exits(0);
     assert_eq!(ran.json(), json!([]));
+    let ran = cluster
+        .crabbox(&["list", "--agent-sandbox-context", "other"])
+        .exits(0);
+    let note = "note: 1 lease of provider=agent-sandbox in another scope: crabbox claims list";
+    assert_eq!((ran.out.as_str(), ran.last()), ("", note));
     for args in [
         &["stop", "--agent-sandbox-context", "other", "a"][..],
         &[

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::agent_sandbox::Cluster;
 use crate::agent_sandbox_faults::{mark, runs};
 
-use crate::world::{Ran, on_terminal, write};
+use crate::world::{Ran, blocked, on_terminal, write};
 
 fn left_in_workdir(cluster: &Cluster) -> Vec<String> {
     let names = fs::read_dir(cluster.pod_file(".")).unwrap();
@@ -126,7 +126,7 @@ fn interrupt_keys_end_only_commands_without_a_handler() {
     for shell in ["dash", "bash", "busybox sh"] {
         let program = shell.split(' ').next().unwrap();
         if Command::new(program).arg("--help").output().is_err() {
-            eprintln!("environment_blocked: {program} is not installed");
+            blocked(format!("{program} is not installed"));
             continue;
         }
         let cluster = Cluster::new();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::world::{OnTerminal, Ran, World, on_terminal, write};
+use crate::world::{OnTerminal, Ran, Terminal, World, blocked, on_terminal, python, signal, write};
 
 /// A world with our engine in it; ended with it.
 pub(crate) struct Own {
@@ -29,13 +29,8 @@ impl Own {
         let repo = own.world.repo().display().to_string();
         let made = own.sbx(&["create", "--name", "probe", "shell", &repo]);
         let ran = own.sbx(&["exec", "probe", "true"]);
-        // A user may be forbidden what a sandbox needs; root is not.
-        if (made.code != 0 || ran.code != 0) && !rustix::process::geteuid().is_root() {
-            eprintln!(
-                "environment_blocked: {} {}",
-                made.err.trim(),
-                ran.err.trim()
-            );
+        if (made.code != 0 || ran.code != 0) && !own.can_work() {
+            blocked(format!("{} {}", made.err.trim(), ran.err.trim()));
             return None;
         }
         made.exits(0);
@@ -44,12 +39,25 @@ impl Own {
         Some(own)
     }
 
+    /// Whether the engine's own trial of a sandbox works here. A user may be forbidden some of it; root is not.
+    pub(crate) fn can_work(&self) -> bool {
+        if self.user.is_none() && rustix::process::geteuid().is_root() {
+            return true;
+        }
+        let diagnosed = self.sbx(&["diagnose", "--output", "json"]).json();
+        let checks = diagnosed["checks"].as_array().unwrap();
+        let mut trials = checks
+            .iter()
+            .filter(|check| check["name"] == "Sandbox trial");
+        trials.all(|check| check["status"] != "fail")
+    }
+
     /// One that was never used. `finds_state`: nothing says where its state directory is.
     pub(crate) fn unused(finds_state: bool) -> Option<Self> {
         let beside = Path::new(env!("CARGO_BIN_EXE_crabbox")).parent().unwrap();
         let sbx = beside.join("sbx");
         if !sbx.exists() || !beside.join("sandboxd").exists() {
-            eprintln!("environment_blocked: sbx is not built");
+            blocked("sbx is not built");
             return None;
         }
         Some(Self {
@@ -68,11 +76,11 @@ impl Own {
             String::from_utf8(said.stdout).unwrap().trim().parse().ok()
         };
         let (Some(uid), Some(gid)) = (id("-u"), id("-g")) else {
-            eprintln!("environment_blocked: no user {name}: run scripts/test-users");
+            blocked(format!("no user {name}: run scripts/test-users"));
             return None;
         };
         if !rustix::process::geteuid().is_root() {
-            eprintln!("environment_blocked: only root can be {name}");
+            blocked(format!("only root can be {name}"));
             return None;
         }
         let mut own = Self::unused(false)?;
@@ -653,7 +661,7 @@ fn cpus_and_memory_reach_the_engine() {
     if made.code != 0 && made.err.contains("cannot enforce") {
         // An ordinary user without a control group of its own: it is told why.
         made.says("hint: run sbx as root");
-        eprintln!("environment_blocked: no control group can be used here");
+        blocked("no control group can be used here");
         return own.is_clean();
     }
     made.exits(0);
@@ -704,6 +712,74 @@ fn limits_of_the_user_are_enforced_or_refused() {
     refused(own.crabbox(&["run", "--", "true"]));
 }
 
+/// Whether a process has this word in its command line, in a sandbox or not.
+fn is_running(mark: &str) -> bool {
+    let all = std::fs::read_dir("/proc").unwrap();
+    let lines = all.filter_map(|entry| std::fs::read(entry.unwrap().path().join("cmdline")).ok());
+    let mut lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+    lines.any(|line| line.split('\0').any(|word| word == mark))
+}
+
+#[test]
+fn signals_and_a_closed_terminal_end_the_command_the_lease_and_the_env_file() {
+    use rustix::process::Signal;
+    use std::io::Read as _;
+    use std::process::Stdio;
+    let Some(own) = Own::new() else { return };
+    let lead = "import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])";
+    for (number, (sent, code)) in [
+        (Some(Signal::HUP), 129),
+        (Some(Signal::TERM), 143),
+        (None, 129),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mark = format!("{}.{}", 5000 + number, std::process::id());
+        let script = format!("echo begun; exec sleep {mark}");
+        let command = own.command(&["run", "-e", "MARK=x", "--", "sh", "-c", &script]);
+        let (mut child, mut shown) = match sent {
+            Some(_) => {
+                let mut command = command;
+                command.stdin(Stdio::null()).stdout(Stdio::piped());
+                let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+                let stdout = std::os::fd::OwnedFd::from(child.stdout.take().unwrap());
+                (child, std::fs::File::from(stdout))
+            }
+            // As a terminal emulator starts a shell: what leads the session of a terminal is told that it is closed.
+            None => {
+                let Terminal { ours, theirs } = Terminal::open();
+                let mut leader = Command::new(python());
+                leader.args(["-c", lead]).arg(command.get_program());
+                leader.args(command.get_args());
+                own.prepare(&mut leader);
+                leader
+                    .stdin(theirs.try_clone().unwrap())
+                    .stdout(theirs.try_clone().unwrap());
+                let child = leader.stderr(theirs).spawn().unwrap();
+                (child, std::fs::File::from(ours))
+            }
+        };
+        let (mut said, mut bytes) = (String::new(), [0; 4096]);
+        while !said.contains("begun") {
+            let count = shown.read(&mut bytes).unwrap();
+            assert_ne!(count, 0, "{said}");
+            said.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        assert_eq!(own.world.env_dir().len(), 1);
+        match sent {
+            Some(sent) => signal(&child, sent),
+            None => drop(shown),
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{sent:?}");
+        own.is_clean();
+        assert!(!is_running(&mark), "{sent:?}");
+    }
+}
+
 /// Programs read the provider's name; people have not chosen one.
 #[test]
 fn failures_on_a_terminal_name_the_engine() {
@@ -727,5 +803,30 @@ fn failures_on_a_terminal_name_the_engine() {
         .exits(4)
         .says("error: docker-sandbox sandbox ");
     own.crabbox(&["stop", "gone"]).exits(0);
+    for (args, told) in [
+        (
+            &["stop", "nope"][..],
+            "error: bundled engine: sandbox \"nope\" is not claimed",
+        ),
+        (
+            &["status", "nope"],
+            "error: bundled engine: sandbox \"nope\" is not claimed",
+        ),
+        (
+            &["run", "--docker-sandbox-workdir", "/", "--", "true"],
+            "error: bundled engine: workdir `/` is too broad",
+        ),
+        (&["cleanup"], "bundled engine: cleanup removed=0 checked=0"),
+    ] {
+        let (_, shown) = own.on_terminal(args);
+        assert!(shown.contains(told), "{args:?}: {shown}");
+        let piped = own.crabbox(args);
+        let piped = piped.out + &piped.err;
+        let told = told.replace("bundled engine:", "docker-sandbox");
+        assert!(piped.contains(&told), "{args:?}: {piped}");
+    }
+    let help = own.crabbox(&["run", "--help"]).exits(0).out;
+    assert!(help.contains("\nBundled engine:\n"), "{help}");
+    assert!(!help.contains("docker-sandbox:"), "{help}");
     own.is_clean();
 }

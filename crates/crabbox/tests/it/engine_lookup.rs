@@ -66,6 +66,31 @@ fn the_bundled_engine_wins_unless_the_user_chose_the_provider() {
     assert_eq!(engine(&world, &[], &["--docker-sandbox-cli", &path]), named);
 }
 
+/// With the provider named, doctor would examine the other program.
+#[test]
+fn a_failure_of_the_bundled_engine_names_the_doctor_that_examines_it() {
+    let world = with_a_stranger();
+    world.behave("own", "yes");
+    world.behave("version", "contract: 0.31.3");
+    world.behave("fail-before-exec", "2\nno");
+    let hint = |args: &[&str]| {
+        let ran = run(&world, &[], &[&["run"], args, &["--", "true"]].concat()).exits(1);
+        let mut hints = ran
+            .err
+            .lines()
+            .filter_map(|line| line.strip_prefix("hint: "));
+        hints
+            .find(|hint| hint.contains("doctor"))
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(hint(&[]), "crabbox doctor");
+    assert!(!world.path("stranger-was-called").exists());
+    let path = world.path("alone/sbx").display().to_string();
+    let named = format!("crabbox doctor --provider docker-sandbox --docker-sandbox-cli {path}");
+    assert_eq!(hint(&["--docker-sandbox-cli", &path]), named);
+}
+
 #[test]
 fn run_keep_and_the_printed_stop_use_one_engine_with_another_sbx_in_path() {
     let world = with_a_stranger();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{World, blocked};
 
 const COMMANDS: &[&[&str]] = &[
     &["run"],
@@ -131,7 +131,7 @@ fn help_and_completions_show_only_what_the_bundled_engine_has() {
     let world = World::without_sbx();
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_crabbox")).with_file_name("sbx");
     if !beside.exists() {
-        eprintln!("environment_blocked: sbx is not built");
+        blocked("sbx is not built");
         return;
     }
     let shown = |args: &[&str]| world.crabbox(args).ok();
@@ -317,6 +317,32 @@ fn manual_pages_exist_for_the_program_and_its_commands() {
         .crabbox(&["man", "config", "nothing"])
         .exits(2)
         .says("unknown command `config nothing`");
+}
+
+#[test]
+fn an_unknown_command_is_told_as_sbx_tells_it() {
+    let world = World::without_sbx();
+    for (args, message, hint) in [
+        (
+            &["lst"][..],
+            "unknown command `lst`",
+            "did you mean `crabbox list`?",
+        ),
+        (&["zzz"], "unknown command `zzz`", "crabbox --help"),
+        (
+            &["config", "pth"],
+            "unknown command `config pth`",
+            "did you mean `crabbox config path`?",
+        ),
+        (
+            &["config", "zzz"],
+            "unknown command `config zzz`",
+            "crabbox config --help",
+        ),
+    ] {
+        let ran = world.crabbox(args).exits(2);
+        assert_eq!(ran.err, format!("hint: {hint}\nerror: {message}\n"));
+    }
 }
 
 #[test]
@@ -510,7 +536,7 @@ fn help_shows_the_flags_of_the_engine_that_the_user_configured() {
     let world = World::without_sbx();
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_crabbox")).with_file_name("sbx");
     if !beside.exists() {
-        eprintln!("environment_blocked: sbx is not built");
+        blocked("sbx is not built");
         return;
     }
     let flag = "--docker-sandbox-template";

@@ -261,25 +261,26 @@ fn generated_slugs_end_in_the_hash_of_the_lease() {
     world.is_clean();
 }
 
-/// A script that asked for `job` and stops `job` never means `job-2`.
 #[test]
-fn a_requested_slug_is_found_by_its_beginning_and_stopped_by_its_whole_name() {
+fn a_requested_slug_is_found_and_stopped_by_its_beginning_if_that_is_unique() {
     let world = World::new();
     let lease = world.warm("job-2");
     let status = world.crabbox(&["status", "job", "--json"]).exits(0).json();
     assert_eq!(status["id"], lease);
-    let ran = world.crabbox(&["stop", "job"]).exits(4);
-    assert_eq!(
-        ran.cause(),
-        "no lease has the slug `job`; did you mean `job-2`?"
-    );
-    world.warm("job-3");
-    let ran = world
-        .crabbox(&["run", "--id", "job", "--", "true"])
-        .exits(2);
-    assert!(ran.cause().contains("ambiguous"), "{}", ran.cause());
+    let other = world.warm("job-3");
+    for args in [&["run", "--id", "job", "--", "true"][..], &["stop", "job"]] {
+        let ran = world.crabbox(args).exits(2);
+        assert!(ran.cause().contains("ambiguous"), "{}", ran.cause());
+    }
     assert_eq!(world.count("exec"), 0);
     assert_eq!(world.claim_names().len(), 2);
+    world.crabbox(&["stop", "job-2"]).exits(0);
+    assert_eq!(world.claim_names(), [other.clone()]);
+    // The beginning of a lease id is not one of a slug.
+    let start = &other[.."dsbx_crabbox".len()];
+    world.crabbox(&["stop", start]).exits(4);
+    world.crabbox(&["stop", "jo"]).exits(0);
+    world.is_clean();
 }
 
 #[test]

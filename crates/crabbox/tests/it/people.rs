@@ -102,6 +102,8 @@ fn lists_have_headers_and_a_sentence_when_empty() {
     assert!(shown.starts_with("No runs recorded. "), "{shown}");
     let (_, shown) = seen(&world, &["job", "list"]);
     assert!(shown.starts_with("No jobs. "), "{shown}");
+    let (_, shown) = seen(&world, &["claims", "list"]);
+    assert!(shown.starts_with("No claims: "), "{shown}");
     let (_, shown) = seen(&world, &["trust", "--list"]);
     assert!(shown.starts_with("No trusted files."), "{shown}");
     for command in [
@@ -136,6 +138,19 @@ fn lists_have_headers_and_a_sentence_when_empty() {
         assert_eq!(first(&verbose), first(&piped), "{args:?}");
         assert!(!piped.contains(header), "{args:?}: {piped}");
     }
+}
+
+#[test]
+fn leases_that_are_not_listed_are_counted_on_a_terminal() {
+    let world = World::new();
+    let note = "note: 1 lease of provider=elsewhere: crabbox list --provider elsewhere\r\n";
+    let lease = world.warm("theirs");
+    world.edit_claim(&lease, |claim| claim["provider"] = "elsewhere".into());
+    assert_eq!(seen(&world, &["list"]), (0, note.to_owned()));
+    world.warm("ours");
+    let (_, shown) = seen(&world, &["list"]);
+    assert!(shown.starts_with("SLUG"), "{shown}");
+    assert!(shown.ends_with(note), "{shown}");
 }
 
 #[test]

@@ -106,3 +106,37 @@ fn the_picture_of_a_terminal_can_be_drawn() {
     assert!(svg.contains(">&lt;run&gt;</text>"), "{svg}");
     assert_eq!(commands(&svg), commands(&committed), "draw it again");
 }
+
+/// The lines of a picture, without what differs from one machine to another: numbers, the width of columns, and what is
+/// said where it takes long.
+fn drawn(picture: &str) -> Vec<String> {
+    let lines = picture
+        .lines()
+        .filter_map(|line| line.strip_prefix("<text ")?.split_once('>'));
+    let texts = lines.map(|(_, text)| text.trim_end_matches("</text>"));
+    let stable = texts.filter(|text| !text.ends_with("..."));
+    stable
+        .map(|text| {
+            let words = text.split_whitespace();
+            let numberless = words.map(|word| {
+                let parts = word.split(|c: char| c.is_ascii_digit() || c == '.');
+                parts.filter(|part| !part.is_empty()).collect::<String>()
+            });
+            numberless.collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+}
+
+#[test]
+fn the_picture_of_a_session_is_what_its_script_draws() {
+    let Some(own) = Own::new() else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = own.world.path("picture.svg");
+    let programs = Path::new(env!("CARGO_BIN_EXE_crabbox")).parent().unwrap();
+    let mut script = Command::new(python());
+    script.arg(root.join("scripts/terminal-picture"));
+    let said = script.arg(programs).arg(&output).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let kept = fs::read_to_string(root.join("docs/terminal.svg")).unwrap();
+    assert_eq!(drawn(&fs::read_to_string(&output).unwrap()), drawn(&kept));
+}

@@ -36,6 +36,13 @@ pub(crate) fn python() -> &'static str {
     })
 }
 
+/// What could not be tried here, and why. It is shown also of a test that passes, whose own output is not.
+pub(crate) fn blocked(reason: impl std::fmt::Display) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("?");
+    writeln!(std::io::stderr(), "environment_blocked: {test}: {reason}").unwrap();
+}
+
 /// The program in a directory of its own.
 fn apart() -> &'static Path {
     static APART: OnceLock<PathBuf> = OnceLock::new();

@@ -8,6 +8,7 @@
 mod accounts;
 mod boot;
 pub mod cgroup;
+pub mod devices;
 mod disk;
 mod hand_over;
 pub mod helper;

@@ -82,9 +82,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         (Side::Stream, Side::Sandbox(name, to)) => call(&name)?.stream_in(&to),
         (Side::Sandbox(name, from), Side::Host(to)) => call(&name)?.copy_out(&from, &to),
         (Side::Sandbox(name, from), Side::Stream) => call(&name)?.stream_out(&from),
-        (Side::Host(_) | Side::Stream, Side::Host(_) | Side::Stream) => {
-            Err(Failure::usage("one of SRC and DST must be SANDBOX:PATH"))
-        }
+        (Side::Host(_) | Side::Stream, Side::Host(_) | Side::Stream) => Err(Failure::usage(
+            "one of SRC and DST must be SANDBOX:PATH",
+        )
+        .hint("sbx cp SANDBOX:PATH DST, or sbx cp SRC SANDBOX:PATH; `sbx ls` lists the names")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Evaluates facts: what each means for sandboxes, and how to fix it. No I/O.
 
 use sbx_api::VERSION;
+use sbx_engine::machine::namespace::devices::UnusableDevice;
 use sbx_engine::machine::namespace::ids::{CONFINED_REMEDY, OTHER_GROUP_REMEDY};
 use sbx_proto::plan::Mode;
 use sbx_proto::shell::quoted;
@@ -18,6 +19,7 @@ const KERNEL_ROOT: (u32, u32) = (5, 19);
 const IDS: u32 = 65_536;
 const TOGETHER: &str = "install `sbx`, `sandboxd`, `sbx-init` and `sbx-sudo` in one directory";
 const NO_STATE_DIR: &str = "no state directory";
+const CANNOT_CREATE: &str = "a sandbox cannot be created here";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -241,13 +243,29 @@ fn trial(facts: &Facts) -> Check {
     let check =
         |status, message: &str| Check::new(Group::Platform, "Sandbox trial", status, message);
     match &facts.trial {
+        Ok(()) if !facts.unusable_devices.is_empty() => devices(&facts.unusable_devices),
         Ok(()) => check(
             Status::Pass,
             "namespaces, overlay, proc, terminals and seccomp filter work",
         ),
-        Err(reason) => check(Status::Fail, "a sandbox cannot be created here")
+        Err(reason) => check(Status::Fail, CANNOT_CREATE)
             .detail(reason.clone())
             .hint("see the other failed checks; in a container, start it with user namespaces allowed (for docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined)"),
+    }
+}
+
+/// Device nodes of the host that sandboxes cannot use as they are.
+fn devices(unusable: &[UnusableDevice]) -> Check {
+    let (status, message) = match unusable.iter().any(UnusableDevice::prevents_create) {
+        true => (Status::Fail, CANNOT_CREATE),
+        false => (Status::Warn, "programs in sandboxes cannot use all devices"),
+    };
+    let check = Check::new(Group::Platform, "Sandbox trial", status, message);
+    let details: Vec<_> = unusable.iter().map(ToString::to_string).collect();
+    let check = check.detail(details.join("; "));
+    match UnusableDevice::remedy(unusable) {
+        Some(remedy) => check.hint(remedy),
+        None => check,
     }
 }
 
@@ -482,7 +500,13 @@ fn permissions(facts: &Facts) -> Check {
     let path = facts.storage.path.display();
     match facts.storage.state {
         StorageState::Ours { mode } if mode & 0o777 != 0o700 => {
-            check(Status::Fail, format!("{path} has mode {mode:o}"))
+            // What others may do there too is taken from them by the next command that needs the directory.
+            let is_repaired = mode & 0o700 == 0o700 || facts.mode == Mode::Root;
+            let status = match is_repaired {
+                true => Status::Warn,
+                false => Status::Fail,
+            };
+            check(status, format!("{path} has mode {mode:o}"))
                 .hint(format!("chmod 700 {}", quoted(&path.to_string())))
         }
         StorageState::Ours { mode } => check(Status::Pass, format!("mode {mode:o}")),

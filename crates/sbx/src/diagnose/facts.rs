@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sbx_engine::machine::namespace::devices::UnusableDevice;
 use sbx_proto::plan::Mode;
 
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub(crate) struct Facts {
     pub(crate) seccomp_actions: Vec<String>,
     /// The result of creating a sandbox's namespaces and mounts as a trial.
     pub(crate) trial: Result<(), String>,
+    /// The host's device nodes that a sandbox cannot use.
+    pub(crate) unusable_devices: Vec<UnusableDevice>,
     /// Mounts below /proc, which hide parts of it.
     pub(crate) proc_masks: Vec<String>,
     pub(crate) kvm: bool,

@@ -12,7 +12,7 @@ use sbx_engine::StateDir;
 use sbx_engine::error::chain;
 use sbx_engine::machine::ModeOverride;
 use sbx_engine::machine::namespace::helper::Helper;
-use sbx_engine::machine::namespace::ids;
+use sbx_engine::machine::namespace::{devices, ids};
 use sbx_engine::policy::PolicyBook;
 use sbx_engine::state::SOCKET;
 use sbx_proto::plan::Mode;
@@ -57,6 +57,7 @@ pub(crate) fn gather(context: &Context) -> Facts {
         mode,
         confined: ids.confined,
         trial: trial(&ids, mode),
+        unusable_devices: devices::unusable(Path::new(devices::DIRECTORY)),
         daemon: match state {
             Some(_) => daemon(context),
             None => Daemon::NotChecked,

@@ -1,7 +1,9 @@
 //! The checks on recorded facts: what cannot be provoked on one machine.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use sbx_engine::machine::namespace::devices::unusable;
 use sbx_proto::plan::Mode;
 
 use super::checks::{Check, Status, check};
@@ -68,6 +70,7 @@ fn healthy() -> Facts {
             free: Some((231_072, 296_607)),
         },
         trial: Ok(()),
+        unusable_devices: vec![],
         seccomp_actions: vec!["allow".to_owned(), "user_notif".to_owned()],
         proc_masks: vec![],
         kvm: false,
@@ -221,6 +224,58 @@ fn what_else_can_be_missing() {
 }
 
 #[test]
+fn devices_of_the_host_that_sandboxes_cannot_use() {
+    let place = tempfile::tempdir().unwrap();
+    let set = |name: &str, mode| {
+        let path = place.path().join(name);
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for name in ["full", "null", "random", "tty", "urandom", "zero"] {
+        set(name, 0o666);
+    }
+    let found = || {
+        let mut checks = changed(|facts| facts.unusable_devices = unusable(place.path()));
+        assert!(checks.len() < 2, "{checks:?}");
+        let check = checks.pop()?;
+        let shown = |text: &str| text.replace(&place.path().display().to_string(), "/dev");
+        Some((
+            check.name,
+            check.status,
+            shown(&check.detail),
+            shown(&check.hint),
+        ))
+    };
+    assert_eq!(found(), None);
+    set("zero", 0o664);
+    let zero = "`/dev/zero` has mode 664, which does not let others read and write it";
+    let expected = |status, detail: &str, hint: &str| {
+        Some(("Sandbox trial", status, detail.to_owned(), hint.to_owned()))
+    };
+    assert_eq!(
+        found(),
+        expected(Status::Warn, zero, "sudo chmod 666 /dev/zero")
+    );
+    set("null", 0o644);
+    let null = "`/dev/null` has mode 644, which does not let others read and write it";
+    assert_eq!(
+        found(),
+        expected(
+            Status::Fail,
+            &format!("{null}; {zero}"),
+            "sudo chmod 666 /dev/null /dev/zero"
+        )
+    );
+    set("null", 0o666);
+    set("zero", 0o666);
+    std::fs::remove_file(place.path().join("tty")).unwrap();
+    assert_eq!(
+        found(),
+        expected(Status::Fail, "there is no `/dev/tty`", "")
+    );
+}
+
+#[test]
 fn state_and_daemon() {
     let other = |version: &str| Daemon::Running {
         version: version.to_owned(),
@@ -234,15 +289,22 @@ fn state_and_daemon() {
         )
     );
     assert_eq!(only(|facts| facts.socket.mode = Some(0o666)).0, "Socket");
-    for mode in [0o755, 0o000] {
-        assert_eq!(
-            only(|facts| facts.storage.state = StorageState::Ours { mode }),
-            (
-                "Directory permissions",
-                Status::Fail,
-                "chmod 700 /s".to_owned()
-            )
-        );
+    // The engine takes from others what is too much; what its owner lacks, only root can do without.
+    for (mode, user, root) in [
+        (0o755, Status::Warn, Status::Warn),
+        (0o770, Status::Warn, Status::Warn),
+        (0o000, Status::Fail, Status::Warn),
+        (0o600, Status::Fail, Status::Warn),
+    ] {
+        for (of, status) in [(Mode::Subordinate, user), (Mode::Root, root)] {
+            let checks = changed(|facts| {
+                facts.mode = of;
+                facts.storage.state = StorageState::Ours { mode };
+            });
+            let found = checks.iter().find(|c| c.name == "Directory permissions");
+            let found = found.map(|check| (check.status, check.hint.as_str()));
+            assert_eq!(found, Some((status, "chmod 700 /s")), "{mode:o} {of:?}");
+        }
     }
     let (.., hint) = only(|facts| {
         facts.storage.path = "/it's".into();

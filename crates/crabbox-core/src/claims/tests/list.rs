@@ -128,6 +128,6 @@ fn nothing_is_a_list_too() {
     insta::assert_snapshot!(listing.text(), @r"
     Local claims (unverified local state; provider backends were not queried)
 
-    no claims
+    No claims.
     ");
 }

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use sbx_proto::OsBytes;
+
 use super::ids::{Span, find, spans};
 
 /// How long what was found holds.
@@ -24,11 +26,18 @@ const MAX_LIST: usize = 64 << 20;
 
 /// Uids and gids of all accounts, and all subordinate ranges.
 pub(super) fn in_use() -> Vec<Span> {
+    let dirs = ["/usr/bin", "/bin"].map(Into::into);
+    let getent = find(&dirs.iter().collect::<Vec<_>>(), "getent");
+    in_use_with(getent.as_ref().map(OsBytes::as_path))
+}
+
+/// The same, with this program for the name service.
+fn in_use_with(getent: Option<&Path>) -> Vec<Span> {
     let file = |name: &str| fs::read_to_string(format!("/etc/{name}")).unwrap_or_default();
     let mut texts = vec![file("passwd"), file("group")];
     // Both are asked before either is waited for.
-    let asked = ["passwd", "group"].map(|database| ask(database).ok());
-    for child in asked.into_iter().flatten() {
+    let ask = |database| getent.and_then(|getent| ask(getent, database).ok());
+    for child in ["passwd", "group"].map(ask).into_iter().flatten() {
         match answer(child, GETENT_TIMEOUT) {
             Ok(text) => texts.push(text),
             Err(error) => tracing::warn!(%error, "the name service does not list its accounts"),
@@ -41,11 +50,8 @@ pub(super) fn in_use() -> Vec<Span> {
     found
 }
 
-fn ask(database: &str) -> io::Result<Child> {
-    let dirs = ["/usr/bin", "/bin"].map(Into::into);
-    let getent = find(&dirs.iter().collect::<Vec<_>>(), "getent");
-    let getent = getent.ok_or(io::ErrorKind::NotFound)?;
-    Command::new(getent.as_path())
+fn ask(getent: &Path, database: &str) -> io::Result<Child> {
+    Command::new(getent)
         .arg(database)
         .env_clear()
         .current_dir(Path::new("/"))
@@ -127,6 +133,29 @@ mod tests {
             for span in spans(&text, |_| true) {
                 assert!(found.contains(&span), "{span:?}");
             }
+        }
+    }
+
+    /// As of a directory service, whose accounts are in no file.
+    #[test]
+    fn accounts_that_only_the_name_service_knows_are_in_use() {
+        let place = tempfile::tempdir().unwrap();
+        let (written, getent) = (place.path().join("written"), place.path().join("getent"));
+        let script = "#!/bin/sh\n\
+            case $1 in\n\
+            passwd) echo 'ldap:*:1879048123:1879048124::/:' ;;\n\
+            group) echo 'team:*:1879048125:' ;;\n\
+            esac\n";
+        fs::write(&written, script).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&written, mode).unwrap();
+        // A process that is forked meanwhile would have what this process writes open for writing.
+        let copied = Command::new("cp").args([&written, &getent]).status();
+        assert!(copied.unwrap().success());
+        let found = in_use_with(Some(&getent));
+        for id in [1_879_048_123, 1_879_048_124, 1_879_048_125] {
+            assert!(found.contains(&one(id)), "{id}");
+            assert!(!in_use_with(None).contains(&one(id)), "{id}");
         }
     }
 

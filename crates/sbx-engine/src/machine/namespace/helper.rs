@@ -20,6 +20,7 @@ use sbx_proto::plan::{BOOT_DESCRIPTORS, CopyLayers, Ids, Job, Mappers, Mode, Out
 use thiserror::Error;
 
 use crate::error::{EngineError, chain};
+use crate::machine::namespace::devices;
 use crate::machine::namespace::plan::task_plan;
 use crate::state::copy_layers::copy_layers;
 use crate::state::remove_tree::remove_tree;
@@ -64,9 +65,10 @@ pub enum SetupError {
 impl SetupError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Failed { .. } | Self::Silent | Self::TimedOut(_) | Self::Spawn(_) => {
-                Some("sbx diagnose")
+            Self::Failed { step, errno, .. } => {
+                devices::remedy_for(step, *errno).or(Some("sbx diagnose"))
             }
+            Self::Silent | Self::TimedOut(_) | Self::Spawn(_) => Some("sbx diagnose"),
             Self::Talk(_) | Self::Frame(_) | Self::Unexpected(_) | Self::Task(_) => None,
         }
     }
@@ -355,7 +357,26 @@ pub fn run_task(task: &Task) -> Result<Outcome, String> {
 mod tests {
     use std::fs;
 
+    use sbx_proto::plan::OPEN_NULL;
+
     use super::*;
+
+    #[test]
+    fn a_dev_null_that_others_cannot_open_has_its_own_remedy() {
+        let hint = |step: &str, errno| {
+            let (step, message) = (step.to_owned(), String::new());
+            let errno = Some(errno);
+            failure(Outcome::Failed {
+                step,
+                errno,
+                message,
+            })
+            .hint()
+        };
+        assert_eq!(hint(OPEN_NULL, 13), Some("sudo chmod 666 /dev/null"));
+        assert_eq!(hint(OPEN_NULL, 24), Some("sbx diagnose"));
+        assert_eq!(hint("fork", 13), Some("sbx diagnose"));
+    }
 
     #[test]
     fn what_is_the_callers_goes_without_a_user_namespace() {

@@ -13,6 +13,7 @@ use sbx_proto::plan::{
 };
 use sbx_proto::{OsBytes, PROTOCOL};
 
+use crate::machine::namespace::devices;
 use crate::machine::namespace::template::etc_files;
 use crate::machine::namespace::template::{HostBind, HostLayout, OverlayDir, SavedLayers};
 use crate::sandbox::record::{GitDirectory, Identity, Record, WorkspaceKind, WorkspaceRecord};
@@ -24,7 +25,6 @@ const CARRIED: &[&str] = &["LANG", "LANGUAGE", "TZ"];
 const SUDO: &str = "/usr/bin/sudo";
 /// Where commands of a sandbox without workspaces begin.
 const WORKDIR: &str = "/home/agent/workspace";
-const DEVICES: &[&str] = &["full", "null", "random", "tty", "urandom", "zero"];
 /// An unmasked proc and sysfs lie here, where no program can look: the kernel refuses both to nested user
 /// namespaces unless a whole instance is mounted somewhere.
 const HIDDEN: &str = "/run/.visible";
@@ -459,8 +459,8 @@ impl Builder {
         self.dir("/run/lock", 0o1777);
         self.proc_and_sys("");
         self.tmpfs("/dev", 0o755);
-        for name in DEVICES {
-            let path = PathBuf::from(format!("/dev/{name}"));
+        for name in devices::NAMES {
+            let path = Path::new(devices::DIRECTORY).join(name);
             self.bind(
                 &path,
                 Source {
