@@ -86,7 +86,7 @@ pub(crate) struct Registry {
     /// Directories whose record cannot be read.
     pub(crate) damaged: BTreeMap<SandboxName, RecordError>,
     /// All of them are being stopped for good: nothing is started any more.
-    closed: bool,
+    pub(crate) closed: bool,
 }
 
 /// What protects a sandbox from removal.
@@ -239,13 +239,9 @@ impl Engine {
         if entry.use_now(grace) {
             return Ok(started(&entry, false, Vec::new()));
         }
-        // Asked with the operation lock held: `stop_for_good` sets `closed` first and takes that lock afterwards.
-        if lock(&self.shared.registry).closed {
-            return Err(EngineError::Closed);
-        }
-        // One that is about to end, for a reason of its own.
-        self.shared.halt(&entry, "restarted")?;
-        let warnings = self.shared.boot(&entry, None)?;
+        self.shared.make_startable(&entry)?;
+        let booted = self.shared.boot(&entry, None);
+        let warnings = booted.map_err(|error| Shared::with_port_hint(&entry, error))?;
         Ok(started(&entry, true, warnings))
     }
 

@@ -165,7 +165,7 @@ impl EngineError {
                 | PortError::NotHere(_)
                 | PortError::NotPublished { .. }
                 | PortError::Privileged(_) => ErrorCode::BadRequest,
-                PortError::InUse(_) | PortError::Taken { .. } | PortError::Stopped(_) => {
+                PortError::InUse { .. } | PortError::Taken { .. } | PortError::Stopped(_) => {
                     ErrorCode::Conflict
                 }
                 PortError::Listen { .. } | PortError::Serve(_) => ErrorCode::Engine,

@@ -34,6 +34,7 @@ use crate::machine::process::Process;
 use crate::machine::{Booted, Machine, Surroundings, remove_exec_socket};
 use crate::sandbox::git_identity::{Identity, Question};
 use crate::sandbox::ports::PortRecord;
+use crate::threads::lock;
 use crate::workspace::{self, worktree};
 use auto_stop::ClockTimes;
 use entry::{Entry, Live};
@@ -52,6 +53,15 @@ const PROTOCOL_VIOLATION: &str = "init violated the protocol";
 const TEMPLATE_CHANGED: &str = "the host's files changed since this sandbox was created; hint: `sbx rm` it and create it again";
 
 impl Shared {
+    /// Before a start on request: not while the daemon ends, and after what is about to end has ended.
+    pub(crate) fn make_startable(&self, entry: &Entry) -> Result<(), EngineError> {
+        // Asked with the operation lock held: `stop_for_good` sets `closed` first and takes that lock afterwards.
+        if lock(&self.registry).closed {
+            return Err(EngineError::Closed);
+        }
+        self.halt(entry, "restarted")
+    }
+
     /// Starts the machine of a sandbox that has none. A new sandbox has asked git something. Returns what the user
     /// should know.
     pub(crate) fn boot(

@@ -13,6 +13,7 @@ use sbx_proto::exec::{Exec, FramedStderr, FramedStdin, Request, Stdio};
 use sbx_sys::signals::SignalFd;
 
 use crate::client::Client;
+use crate::commands::ports::start_with_other_ports;
 use crate::context::Context;
 use crate::detach_keys::DetachKeys;
 use crate::env::Transport;
@@ -152,7 +153,7 @@ pub(crate) fn start(
     client: &Client<'_>,
     name: &str,
 ) -> Result<Started, Failure> {
-    let started = client.start(name)?;
+    let started = start_with_other_ports(context, client, name)?;
     for notice in &started.notices {
         context.ui.note(notice);
     }

@@ -551,6 +551,50 @@ fn a_run_is_three_calls_of_our_engine() {
     own.is_clean();
 }
 
+/// The slug of a lease is the directory's name, which is found without git. Only the engine asks git: who the user is.
+#[test]
+fn a_run_starts_no_git_for_a_name() {
+    let Some(own) = Own::new() else { return };
+    let repo = own.world.repo();
+    let git = |words: &[&str]| {
+        let mut git = Command::new("git");
+        own.prepare(&mut git);
+        Ran::from(git.args(words).output().unwrap()).exits(0)
+    };
+    git(&["init", "-q"]);
+    git(&[
+        "remote",
+        "add",
+        "origin",
+        "https://example.test/a/other.git",
+    ]);
+    let calls = own.world.path("calls");
+    let script = format!("#!/bin/sh\necho \"$*\" >>'{}'\n", calls.display());
+    let shim = own.world.path("shim/git");
+    write(&shim, &script);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&shim, mode).unwrap();
+    let path = format!(
+        "{}:/usr/local/bin:/usr/bin:/bin",
+        own.world.path("shim").display()
+    );
+    let run = |directory: &Path| {
+        let mut command = own.command(&["run", "--", "true"]);
+        command.current_dir(directory).env("PATH", &path);
+        Ran::from(command.output().unwrap()).exits(0)
+    };
+    let below = repo.join("below");
+    std::fs::create_dir(&below).unwrap();
+    for directory in [&repo, &below] {
+        run(directory);
+        let made = std::fs::read_to_string(&calls).unwrap();
+        std::fs::remove_file(&calls).unwrap();
+        let asked = |call: &str| call.starts_with("config ") && call.contains("user");
+        assert!(made.lines().all(asked), "{made}");
+    }
+    own.is_clean();
+}
+
 #[test]
 fn a_removal_that_our_engine_refuses_keeps_the_lease() {
     let Some(own) = Own::new() else { return };

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use sbx_api::{PortChange, PortChanges, PortMapping, Transport};
+use sbx_proto::shell::quoted;
 use thiserror::Error;
 
 use super::entry::Entry;
@@ -21,7 +22,9 @@ use crate::error::{EngineError, chain};
 use crate::machine::ingress::HostSocket;
 use crate::machine::inside::Inside;
 use crate::sandbox::name::SandboxName;
-use crate::sandbox::ports::{PortRecord, PortSpecError, PublishSpec, UnpublishSpec};
+use crate::sandbox::ports::{
+    PortRecord, PortSpecError, PublishSpec, UnpublishSpec, publish_text, together,
+};
 use crate::threads::spawn;
 
 /// The kernel caps it at `net.core.somaxconn`.
@@ -35,8 +38,11 @@ const RETRY_DELAYS: &[u64] = &[1, 1, 2, 5, 10, 30, 60, 300, 900, 3600];
 pub enum PortError {
     #[error(transparent)]
     Spec(#[from] PortSpecError),
-    #[error("port {0} is in use by another program on this machine")]
-    InUse(SocketAddr),
+    #[error("port {address} is in use by another program on this machine")]
+    InUse {
+        address: SocketAddr,
+        hint: Option<String>,
+    },
     #[error("port {address} is published by sandbox `{sandbox}`")]
     Taken {
         address: SocketAddr,
@@ -69,14 +75,18 @@ impl PortError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Spec(_) => Some(PortSpecError::hint().to_owned()),
-            Self::InUse(_) => Some("publish it on another port, as OTHER_PORT:SANDBOX_PORT; or take it back with `sbx ports NAME --unpublish PORT`".into()),
+            Self::InUse { hint, .. } => hint.clone(),
             Self::Taken { address, sandbox } => {
                 let port = address.port();
-                Some(format!("sbx ports {sandbox} --unpublish {port}, or choose another port"))
+                Some(format!(
+                    "sbx ports {sandbox} --unpublish {port}, or choose another port"
+                ))
             }
             Self::Privileged(address) => {
                 let port = u32::from(address.port()) + 8000;
-                Some(format!("use a port from 1024 on, such as {port}; or have root set `net.ipv4.ip_unprivileged_port_start`"))
+                Some(format!(
+                    "use a port from 1024 on, such as {port}; or have root set `net.ipv4.ip_unprivileged_port_start`"
+                ))
             }
             Self::NotPublished { sandbox, .. } => Some(format!("sbx ports {sandbox}")),
             Self::Stopped(sandbox) => Some(format!("sbx run --name {sandbox}")),
@@ -94,13 +104,11 @@ impl Engine {
     ) -> Result<PortChanges, EngineError> {
         let publish = parse_all(&change.publish, PublishSpec::parse)?;
         let unpublish = parse_all(&change.unpublish, UnpublishSpec::parse)?;
-        if !publish.is_empty() {
-            self.start(name)?;
-        }
         let shared = &self.shared;
         let entry = shared.entry(name)?;
         let _operation = entry.operate();
         shared.still_there(&entry)?;
+        let starts = !publish.is_empty() && !entry.use_now(shared.settings().auto_stop);
         let mut kept = entry.record().ports;
         let mut gone: Vec<PortRecord> = Vec::new();
         for (spec, text) in unpublish.iter().zip(&change.unpublish) {
@@ -112,12 +120,72 @@ impl Engine {
             kept.retain(|port| !found.contains(port));
             gone.extend(found);
         }
+        if starts {
+            return shared.start_with_ports(&entry, kept, &gone, &publish);
+        }
         let bound = shared.bind_new(&entry, &publish, &gone)?;
         shared.apply(&entry, kept, &gone, bound)
     }
 }
 
 impl Shared {
+    /// Starts a stopped sandbox with other ports than it had: one that is taken by now must not keep it from starting.
+    fn start_with_ports(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        kept: Vec<PortRecord>,
+        gone: &[PortRecord],
+        specs: &[PublishSpec],
+    ) -> Result<PortChanges, EngineError> {
+        self.make_startable(entry)?;
+        let before = entry.record().ports;
+        let new = specs.iter().flat_map(PublishSpec::records);
+        entry.state().record.ports = kept.iter().cloned().chain(new).collect();
+        if let Err(error) = self.boot(entry, None) {
+            if let Err(error) = entry.update(|state| state.record.ports = before) {
+                tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
+            }
+            return Err(error);
+        }
+        let after = entry.record().ports;
+        let mut known = kept;
+        let is_new = |port: &&PortRecord| match known.iter().position(|it| it.continues_as(port)) {
+            Some(place) => {
+                known.remove(place);
+                false
+            }
+            None => true,
+        };
+        Ok(PortChanges {
+            published: after
+                .iter()
+                .filter(is_new)
+                .map(PortRecord::mapping)
+                .collect(),
+            unpublished: gone.iter().map(PortRecord::mapping).collect(),
+            ports: after.iter().map(PortRecord::mapping).collect(),
+        })
+    }
+
+    /// Says, where a stored port is taken, how the sandbox is started without it.
+    pub(crate) fn with_port_hint(entry: &Entry, error: EngineError) -> EngineError {
+        let EngineError::Port(PortError::InUse { address, .. }) = error else {
+            return error;
+        };
+        let ports = mappings(&entry.record().ports);
+        let group = together(&ports).find(|group| group.iter().any(|port| port.host() == address));
+        let hint = group.map(|group| {
+            let taken = group.iter().map(|port| {
+                let text = format!("{}:{}/{}", port.host(), port.sandbox_port, port.protocol);
+                format!("--unpublish {}", quoted(&text))
+            });
+            let taken = taken.collect::<Vec<_>>().join(" ");
+            let free = quoted(&publish_text(group, None));
+            format!("sbx ports {} {taken} --publish {free}", entry.name)
+        });
+        PortError::InUse { address, hint }.into()
+    }
+
     /// Sockets for what is to be published in addition. What is unpublished by the same request may be published again,
     /// elsewhere.
     fn bind_new(
@@ -274,16 +342,19 @@ impl Shared {
             let port = if ephemeral && attempt > 0 { 0 } else { had };
             match bind_group(group, port) {
                 Ok(bound) => return Ok(bound),
-                Err(PortError::InUse(address)) if ephemeral => last = Some(address),
-                Err(PortError::InUse(address)) => return Err(self.owner_of(address)),
+                Err(PortError::InUse { address, .. }) if ephemeral => last = Some(address),
+                Err(PortError::InUse { address, .. }) => return Err(self.owner_of(address, group)),
                 Err(error) => return Err(error),
             }
         }
         let none = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 0);
-        Err(PortError::InUse(last.unwrap_or(none)))
+        Err(PortError::InUse {
+            address: last.unwrap_or(none),
+            hint: None,
+        })
     }
 
-    fn owner_of(&self, address: SocketAddr) -> PortError {
+    fn owner_of(&self, address: SocketAddr, group: &[PortRecord]) -> PortError {
         let owner = self.entries().into_iter().find(|entry| {
             let state = entry.state();
             let ports = state.record.ports.iter();
@@ -294,7 +365,14 @@ impl Shared {
                 address,
                 sandbox: owner.name.clone(),
             },
-            None => PortError::InUse(address),
+            None => {
+                let group: Vec<_> = group.iter().map(PortRecord::mapping).collect();
+                let free = publish_text(&group, None);
+                let hint = Some(format!(
+                    "choose another port, or publish {free} for one that is free"
+                ));
+                PortError::InUse { address, hint }
+            }
         }
     }
 }
@@ -351,7 +429,10 @@ fn bind_group(group: &[PortRecord], port: u16) -> Result<Vec<Bound>, PortError> 
 fn bind_at(record: &PortRecord, port: u16) -> Result<HostSocket, PortError> {
     let address = SocketAddr::new(record.host_ip, port);
     open(record.protocol.transport(), address).map_err(|errno| match errno {
-        Errno::ADDRINUSE => PortError::InUse(address),
+        Errno::ADDRINUSE => PortError::InUse {
+            address,
+            hint: None,
+        },
         Errno::ACCESS if port < 1024 => PortError::Privileged(address),
         Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => PortError::NotHere(address.ip()),
         errno => PortError::Listen {

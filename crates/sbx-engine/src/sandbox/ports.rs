@@ -181,6 +181,43 @@ impl PortRecord {
             protocol: self.protocol,
         }
     }
+
+    /// Whether the other is this one after another start.
+    pub(crate) fn continues_as(&self, other: &Self) -> bool {
+        let place = |it: &Self| (it.host_ip, it.sandbox_port, it.protocol, it.ephemeral);
+        place(self) == place(other) && (self.ephemeral || self.host_port == other.host_port)
+    }
+}
+
+/// Mappings that were published by one word: what `tcp` and `udp` have at both loopback addresses.
+pub fn together(ports: &[PortMapping]) -> impl Iterator<Item = &[PortMapping]> {
+    ports.chunk_by(|a, b| {
+        let both = matches!(a.protocol, Protocol::Tcp | Protocol::Udp);
+        let place = |port: &PortMapping| (port.host_port, port.sandbox_port, port.protocol);
+        let loopback = a.host_ip.is_loopback() && b.host_ip.is_loopback();
+        both && loopback && a.host_ip != b.host_ip && place(a) == place(b)
+    })
+}
+
+/// How one of [`together`] is published at this port of the host, or at any that is free.
+pub fn publish_text(together: &[PortMapping], host_port: Option<u16>) -> String {
+    let Some(first) = together.first() else {
+        return String::new();
+    };
+    let (inside, protocol) = (first.sandbox_port, first.protocol);
+    let usual = match protocol {
+        Protocol::Tcp | Protocol::Udp => together.len() > 1,
+        Protocol::Tcp4 | Protocol::Udp4 => first.host_ip == Ipv4Addr::LOCALHOST,
+        Protocol::Tcp6 | Protocol::Udp6 => first.host_ip == Ipv6Addr::LOCALHOST,
+    };
+    let port = host_port.map_or_else(String::new, |port| port.to_string());
+    let host = match (usual, first.host_ip) {
+        (true, _) if port.is_empty() => String::new(),
+        (true, _) => format!("{port}:"),
+        (false, IpAddr::V4(ip)) => format!("{ip}:{port}:"),
+        (false, IpAddr::V6(ip)) => format!("[{ip}]:{port}:"),
+    };
+    format!("{host}{inside}/{protocol}")
 }
 
 #[derive(Debug)]

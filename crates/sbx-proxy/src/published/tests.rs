@@ -63,6 +63,50 @@ fn a_half_closed_connection_is_answered() {
 }
 
 #[test]
+fn a_server_that_has_said_all_still_receives() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_published, address, _) = published(port_of(&server));
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"a").unwrap();
+    let (mut accepted, _) = server.accept().unwrap();
+    accepted.write_all(b"bye").unwrap();
+    accepted.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "bye");
+    // Only now, and more than any buffer on the way holds.
+    let received = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        accepted.read_to_end(&mut all).map(|_| all.len()).unwrap()
+    });
+    client.write_all(&vec![7; 32 << 20]).unwrap();
+    drop(client);
+    assert_eq!(received.join().unwrap(), 1 + (32 << 20));
+}
+
+#[test]
+fn a_server_that_leaves_ends_a_client_that_sends() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_published, address, _) = published(port_of(&server));
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(&[7; 4096]).unwrap();
+    let (mut accepted, _) = server.accept().unwrap();
+    accepted.read_exact(&mut [0; 16]).unwrap();
+    drop(accepted);
+    // It would be blocked for ever if the connection were kept: nothing reads.
+    client
+        .set_write_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let error = loop {
+        if let Err(error) = client.write(&[7; 65_536]) {
+            break error;
+        }
+    };
+    let expected = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+    assert!(expected.contains(&error.kind()), "{error}");
+}
+
+#[test]
 fn a_server_comes_and_goes() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = port_of(&server);

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use sbx_api::{MountChange, PendingMount, Sandbox};
 
+use super::ports::start_with_other_ports;
 use crate::client::{Absent, Client};
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
@@ -97,7 +98,7 @@ where
     let restarts = flags.restart && done.iter().any(|change| change.reason.is_some());
     if restarts {
         client.stop(name)?;
-        for warning in client.start(name)?.warnings {
+        for warning in start_with_other_ports(context, client, name)?.warnings {
             context.ui.warning(warning);
         }
         for change in &mut done {

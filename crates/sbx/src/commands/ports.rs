@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU16;
 
-use sbx_api::{PortChange, PortMapping};
-use sbx_engine::sandbox::ports::{PublishSpec, UnpublishSpec};
+use sbx_api::{PortChange, PortMapping, Started};
+use sbx_engine::sandbox::ports::{PublishSpec, UnpublishSpec, publish_text, together};
 
 use crate::client::{Absent, Client};
 use crate::context::Context;
@@ -93,6 +93,54 @@ pub(crate) fn check_publish(texts: &[String]) -> Result<(), Failure> {
         PublishSpec::parse(text)?;
     }
     Ok(())
+}
+
+/// Starts a sandbox that may be running. Where a port that it publishes is in use by now, another one is asked for on a
+/// terminal, and published in its place.
+pub(crate) fn start_with_other_ports(
+    context: &Context,
+    client: &Client<'_>,
+    name: &str,
+) -> Result<Started, Failure> {
+    let failure = match client.start(name) {
+        Err(failure) if failure.kind == Kind::Conflict => failure,
+        other => return other,
+    };
+    let Some(sandbox) = client.find(name)? else {
+        return Err(failure);
+    };
+    let stored: Vec<_> = together(&sandbox.ports).collect();
+    let before: Vec<_> = stored
+        .iter()
+        .map(|ports| publish_text(ports, ports.first().map(|port| port.host_port)))
+        .collect();
+    // The answer to the first attempt is known.
+    let mut first = Some(failure);
+    with_other_ports(context, &before, |wanted| {
+        if let Some(failure) = first.take() {
+            return Err(failure);
+        }
+        let mut change = PortChange {
+            publish: Vec::new(),
+            unpublish: Vec::new(),
+        };
+        for ((ports, before), wanted) in stored.iter().zip(&before).zip(wanted) {
+            if before != wanted {
+                change.publish.push(wanted.clone());
+                change.unpublish.extend(ports.iter().map(unpublish_text));
+            }
+        }
+        for port in &client.change_ports(name, &change)?.published {
+            context.ui.note(format!("Published {}", arrow(port)));
+            warn_if_open(context, port);
+        }
+        client.start(name)
+    })
+}
+
+/// The one mapping and no other.
+fn unpublish_text(port: &PortMapping) -> String {
+    format!("{}:{}/{}", port.host(), port.sandbox_port, port.protocol)
 }
 
 /// Asks on a terminal for another port of the host where the one that was wanted is in use, as often as needed.

@@ -28,6 +28,14 @@ pub const INDEPENDENT: &[ModeTest] = &[
     ("ports::other_machines_reach_what_they_may", elsewhere),
     ("ports::every_protocol_comes_back", protocols),
     ("ports::another_one_is_asked_for_on_a_terminal", asked),
+    (
+        "ports::another_one_is_asked_for_when_a_stored_one_is_taken",
+        asked_at_start,
+    ),
+    (
+        "ports::a_taken_one_is_changed_while_stopped",
+        changed_while_stopped,
+    ),
     ("ports::ten_thousand_connections", many),
     ("ports::a_hostile_server_harms_nobody_else", hostile),
 ];
@@ -157,6 +165,11 @@ fn come_back(world: &'static World) {
     let failed = sandbox.exec(["true"]).fails(125);
     assert!(failed.err.contains(&address.to_string()), "{}", failed.err);
     assert!(failed.err.contains("in use"), "{}", failed.err);
+    let hint = format!(
+        "hint: sbx ports {} --unpublish {address}:8000/tcp4 --publish 8000/tcp4",
+        sandbox.name
+    );
+    assert!(failed.err.contains(&hint), "{}", failed.err);
     assert_eq!(world.status(&sandbox.name), "stopped");
     drop(other);
     let _server = serve(&sandbox, 8000);
@@ -491,6 +504,81 @@ fn asked(world: &'static World) {
     let mapping = &sandbox.mappings()[0];
     assert_ne!(mapping["host_port"], taken.port());
     assert_eq!(mapping["sandbox_port"], 80);
+}
+
+fn asked_at_start(world: &'static World) {
+    let sandbox = world.sandbox("restart");
+    let first = sandbox.publish("80");
+    let second = sandbox.publish("81/tcp");
+    // From now on as the user's own choice.
+    sandbox.ports(&["--unpublish", "80", "--unpublish", "81"]);
+    sandbox.publish(&format!("{}:80", first.port()));
+    sandbox.publish(&format!("{}:81/tcp", second.port()));
+    world.run(["stop", &sandbox.name]).ok();
+    let taken = [first, second].map(|address| TcpListener::bind(address).unwrap());
+    let session = Session::start(
+        world,
+        &["run", "--name", &sandbox.name, "--", "-c", "echo up"],
+    );
+    session.expect(&format!("port {first} is in use"));
+    session.type_in("nonsense\n");
+    session.expect("That is not a port");
+    session.type_in("\n");
+    session.expect(&format!("port {second} is in use"));
+    session.type_in("\n");
+    let (code, shown) = session.end();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("Published 127.0.0.1:"), "{shown}");
+    assert!(
+        shown.contains("\nup") || shown.contains("up\r\n"),
+        "{shown}"
+    );
+    let found = sandbox.mappings();
+    assert!(
+        found
+            .iter()
+            .all(|port| port["host_port"] != first.port() && port["host_port"] != second.port())
+    );
+    let protocols: Vec<_> = found.iter().map(|port| port["protocol"].as_str()).collect();
+    assert_eq!(
+        protocols,
+        [Some("tcp4"), Some("tcp"), Some("tcp")],
+        "{found:?}"
+    );
+    drop(taken);
+}
+
+/// A stopped sandbox whose port is taken: as one change it goes, and one that fails changes nothing.
+fn changed_while_stopped(world: &'static World) {
+    let sandbox = world.sandbox("changed");
+    let free = sandbox.publish("80").port();
+    sandbox.ports(&["--unpublish", "80"]);
+    let address = sandbox.publish(&format!("{free}:80"));
+    world.run(["stop", &sandbox.name]).ok();
+    let taken = TcpListener::bind(address).unwrap();
+    let before = sandbox.mappings();
+    let again = format!("{free}:81");
+    let change = ["ports", &sandbox.name, "--unpublish", "80", "--publish"];
+    let failed = world
+        .run(change.iter().copied().chain([again.as_str()]))
+        .fails(1);
+    assert!(
+        failed.err.contains(&format!("port {address} is in use")),
+        "{}",
+        failed.err
+    );
+    assert_eq!(
+        (sandbox.mappings(), world.status(&sandbox.name)),
+        (before, "stopped".into())
+    );
+    world.run(change.iter().copied().chain(["80"])).ok();
+    let after = sandbox.mappings();
+    assert_eq!(
+        (after.len(), world.status(&sandbox.name)),
+        (1, "running".into())
+    );
+    assert_ne!(after[0]["host_port"], free);
+    drop(taken);
 }
 
 /// An address of this machine that is not its loopback's: where a packet to another network would leave from. None is sent.

@@ -121,4 +121,24 @@ proptest! {
         prop_assert_eq!(UnpublishSpec::parse(&text).unwrap().select(&ports), ports.clone());
         prop_assert_eq!(ports[0].host_port, host);
     }
+
+    /// As it is written back for another start.
+    #[test]
+    fn what_was_published_together_can_be_written_again(host in 1..=u16::MAX, protocol in 0..Protocol::ALL.len(), any: bool) {
+        let protocol = Protocol::ALL[protocol];
+        let ip = match (any, protocol) {
+            (false, _) => "",
+            (true, Protocol::Tcp6 | Protocol::Udp6) => "[::]:",
+            (true, _) => "0.0.0.0:",
+        };
+        let text = format!("{ip}{host}:80/{protocol}");
+        let records = PublishSpec::parse(&text).unwrap().records();
+        let ports: Vec<_> = records.iter().map(PortRecord::mapping).collect();
+        prop_assert_eq!(together(&ports).collect::<Vec<_>>(), [ports.as_slice()]);
+        prop_assert_eq!(publish_text(&ports, Some(host)), text);
+        let free = PublishSpec::parse(&publish_text(&ports, None)).unwrap().records();
+        let places: Vec<_> = free.iter().map(|port| port.host_ip).collect();
+        prop_assert_eq!(places, ports.iter().map(|port| port.host_ip).collect::<Vec<_>>());
+        prop_assert!(free.iter().all(|port| port.ephemeral));
+    }
 }

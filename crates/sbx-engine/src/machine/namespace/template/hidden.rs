@@ -76,11 +76,13 @@ impl Hidden {
                 .iter()
                 .filter_map(|path| path.strip_prefix(&overlay.target).ok());
             overlay.hidden.extend(below.map(Path::to_owned));
-            let on_the_way = overlay
-                .hidden
-                .iter()
-                .flat_map(|path| path.ancestors().skip(1));
-            let agents = on_the_way.filter(|dir| (facts.callers)(&overlay.target.join(dir)));
+            let hidden = overlay.hidden.iter();
+            // Each is looked at once: many lie in one directory.
+            let on_the_way: BTreeSet<_> =
+                hidden.flat_map(|path| path.ancestors().skip(1)).collect();
+            let agents = on_the_way
+                .into_iter()
+                .filter(|dir| (facts.callers)(&overlay.target.join(dir)));
             overlay.agents = agents.map(Path::to_owned).collect();
         }
         let mut covers = Covers::default();
@@ -103,6 +105,8 @@ impl Hidden {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use sbx_api::MountKind;
 
     use super::*;
@@ -146,15 +150,20 @@ mod tests {
             "/usr/dir" | "/usr/ws" => Some(true),
             _ => None,
         };
+        let asked = RefCell::new(Vec::new());
         let facts = Facts {
             is_dir: &is_dir,
-            callers: &|path| path == Path::new("/opt/x"),
+            callers: &|path| {
+                asked.borrow_mut().push(path.to_owned());
+                path == Path::new("/opt/x")
+            },
             workspaces: &["/usr/ws".into()],
         };
         let (covers, warnings) = hidden.apply(&mut overlays, &mut binds, &facts);
         let [opt] = overlays.as_slice() else {
             panic!("one overlay expected");
         };
+        assert_eq!(*asked.borrow(), ["/opt/", "/opt/x"].map(PathBuf::from));
         let expected = ["mounted", "x/home"].map(PathBuf::from);
         assert_eq!(opt.hidden, BTreeSet::from(expected));
         assert_eq!(opt.agents, BTreeSet::from(["x".into()]));
