@@ -8,7 +8,7 @@ use sbx_api::policy::{
     CheckAnswer, CheckRequest, ExistingResource, PolicyInit, ProxyConfigChange, ProxyConfigState,
     RuleList, RuleRemoval, RuleRequest,
 };
-use sbx_api::{ErrorBody, ErrorCode};
+use sbx_api::{ErrorBody, ErrorCode, Status};
 use sbx_engine::policy::{Changed, PolicyBook, PolicyBookError};
 use sbx_engine::{EngineError, SandboxName};
 use sbx_policy::ProxyConfig;
@@ -53,8 +53,23 @@ pub(crate) async fn add(
     State(app): State<App>,
     Body(request): Body<RuleRequest>,
 ) -> Answer<RuleList> {
-    exists(&app, request.sandbox.as_deref())?;
+    let sandbox = request.sandbox.clone();
+    exists(&app, sandbox.as_deref())?;
     let changed = change(&app, move |book| book.add(&request, Timestamp::now())).await?;
+    if let Err(gone) = stays(&app, sandbox.as_deref()) {
+        // Its removal may have forgotten its rules before this one was there. By its id: those of the next sandbox of that
+        // name are not meant.
+        for rule in changed.rules {
+            let removal = RuleRemoval {
+                sandbox: sandbox.clone(),
+                repo: None,
+                id: Some(rule.id),
+                resources: Vec::new(),
+            };
+            drop(change(&app, move |book| book.remove(&removal, Timestamp::now())).await);
+        }
+        return Err(gone);
+    }
     let Changed {
         rules,
         existing,
@@ -194,6 +209,15 @@ fn exists(app: &App, name: Option<&str>) -> Result<(), Failure> {
     match name {
         Some(name) => existing(app, name).map(drop),
         None => Ok(()),
+    }
+}
+
+/// A removal that is under way forgets the rules of the sandbox at some time.
+fn stays(app: &App, name: Option<&str>) -> Result<(), Failure> {
+    let Some(name) = name else { return Ok(()) };
+    match app.engine.inspect(name)?.status {
+        Status::Removing => Err(EngineError::NotFound(name.to_owned()).into()),
+        Status::Creating | Status::Running | Status::Stopped => Ok(()),
     }
 }
 

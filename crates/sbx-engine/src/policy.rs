@@ -418,11 +418,23 @@ impl PolicyBook {
 
     /// The rules of a sandbox go with it.
     pub fn forget_sandbox(&self, name: &SandboxName) -> Result<(), PolicyBookError> {
+        self.forget(|file| file.remove_sandbox(name.as_str()))
+    }
+
+    /// After a crash: rules of sandboxes that were removed.
+    pub fn keep_sandboxes(&self, is_there: impl Fn(&str) -> bool) -> Result<(), PolicyBookError> {
+        self.forget(|file| file.keep_sandboxes(is_there))
+    }
+
+    fn forget(
+        &self,
+        take: impl FnOnce(&mut PolicyFile) -> Vec<Rule>,
+    ) -> Result<(), PolicyBookError> {
         let _writing = lock(&self.writing);
         let Some(mut file) = self.load()? else {
             return Ok(());
         };
-        if file.remove_sandbox(name.as_str()).is_empty() {
+        if take(&mut file).is_empty() {
             return Ok(());
         }
         self.write(&file)

@@ -229,6 +229,11 @@ impl PolicyFile {
         self.extract(|rule| matches!(&rule.scope, Scope::Sandbox(sandbox) if sandbox == name))
     }
 
+    /// Forgets the rules of sandboxes that are not there.
+    pub fn keep_sandboxes(&mut self, is_there: impl Fn(&str) -> bool) -> Vec<Rule> {
+        self.extract(|rule| matches!(&rule.scope, Scope::Sandbox(sandbox) if !is_there(sandbox)))
+    }
+
     /// Forgets those that were to end before `then`.
     pub fn drop_expired(&mut self, then: Timestamp) -> Vec<Rule> {
         self.extract(|rule| rule.expires.is_some_and(|expires| expires <= then))

@@ -23,6 +23,7 @@ use crate::error::{EngineError, chain};
 use crate::machine::control::ControlError;
 use crate::machine::process::boot_id;
 use crate::machine::{Machine, leftover};
+use crate::sandbox::name::SandboxName;
 use crate::sandbox::record::{Record, RecordError};
 use crate::state::{SandboxDir, is_temporary};
 use crate::threads::{at_once, lock, spawn};
@@ -48,6 +49,7 @@ impl Engine {
                 }
             }
         }
+        shared.forget_rules_of_removed(&found);
         let entries: Vec<_> = found.entries.values().cloned().collect();
         *lock(&shared.registry) = found;
         shared.find_trash()?;
@@ -68,6 +70,20 @@ impl Engine {
 }
 
 impl Shared {
+    /// A daemon was killed after it had removed a sandbox, and before it had removed the rules.
+    fn forget_rules_of_removed(&self, found: &Registry) {
+        let kept = self.config.book.keep_sandboxes(|name| {
+            SandboxName::parse(name)
+                .is_ok_and(|it| found.entries.contains_key(&it) || found.damaged.contains_key(&it))
+        });
+        if let Err(error) = kept {
+            tracing::warn!(
+                error = chain(&error),
+                "rules of removed sandboxes stay for now"
+            );
+        }
+    }
+
     /// For those whose state directory is in another place than before.
     fn claim_again(&self, entries: &[Arc<Entry>]) {
         for entry in entries {

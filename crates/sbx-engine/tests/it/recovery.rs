@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use sbx_api::policy::{RuleDecision, RuleRequest};
 use sbx_api::{Caller, CreateRequest, KeepRequest, Limits, Sandbox, Status, WorkspaceRequest};
 use sbx_engine::engine::Removal;
 use sbx_engine::machine::egress::NoEgress;
@@ -307,6 +308,36 @@ fn interrupted_creates_and_removes_are_finished() {
     }
     let left: Vec<_> = world.state.names().unwrap();
     assert_eq!(left, [SandboxName::parse("stopped").unwrap()]);
+}
+
+#[test]
+fn rules_of_a_sandbox_that_is_gone_are_forgotten() {
+    let world = World::new();
+    let book = PolicyBook::new(&world.state, "/nowhere".into());
+    let now = Timestamp::now();
+    // A daemon was killed after it had put `gone` into the trash.
+    for sandbox in [None, Some("gone"), Some("stopped"), Some("damaged")] {
+        let request = RuleRequest {
+            decision: RuleDecision::Allow,
+            sandbox: sandbox.map(str::to_owned),
+            repo: None,
+            resources: vec![format!("{}.test", sandbox.unwrap_or("all"))],
+            for_seconds: None,
+            allow_private: false,
+        };
+        book.add(&request, now).unwrap();
+    }
+    world.record("stopped", |_| {});
+    let damaged = world.record("damaged", |_| {});
+    File::create(damaged.join("sandbox.json")).unwrap();
+    world.recover();
+    let rules = std::fs::read_to_string(world.state.root().join("policy.json")).unwrap();
+    let kept =
+        ["all", "stopped", "damaged", "gone"].map(|it| rules.contains(&format!("{it}.test")));
+    assert_eq!(kept, [true, true, true, false], "{rules}");
+    // Rules that cannot be read do not keep a daemon from starting.
+    File::create(world.state.root().join("policy.json")).unwrap();
+    assert_eq!(world.recover().list().len(), 2);
 }
 
 #[test]

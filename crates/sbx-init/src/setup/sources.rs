@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -186,12 +187,13 @@ fn owner_namespace(proof: &SingleThreaded, ids: &Ids, uid: u32, gid: u32) -> Set
 
 /// A user namespace that serves only as an id map.
 fn map_namespace(proof: &SingleThreaded, ids: &Ids) -> SetupResult<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair().doing(|| "make a socket pair".into())?;
     match process::fork(proof, process::NEW_USER).doing(|| "make a user namespace".into())? {
-        Fork::Child => loop {
-            // Killed as soon as the parent has a descriptor of the namespace.
-            rustix::event::pause();
-        },
+        Fork::Child => process::exit_now(i32::from(wait_for_end_of(&theirs).is_err())),
         Fork::Parent { pid, pidfd } => {
+            // Open until this process has the namespace, or ends.
+            let _ours = ours;
+            drop(theirs);
             let namespace = idmaps::write(pid, ids, None).and_then(|()| {
                 File::open(format!("/proc/{pid}/ns/user")).doing(|| "open a user namespace".into())
             });
@@ -200,6 +202,14 @@ fn map_namespace(proof: &SingleThreaded, ids: &Ids) -> SetupResult<OwnedFd> {
             Ok(namespace?.into())
         }
     }
+}
+
+/// Lives as long as the parent, which has the other end, and keeps nothing else open: a helper that is killed would else
+/// leave this process, and with it the other end of the socket on which a new init waits for its mounts.
+fn wait_for_end_of(mut parent: &UnixStream) -> io::Result<()> {
+    process::close_all_but(&[parent.as_fd()])?;
+    // Killed as soon as the parent has a descriptor of the namespace.
+    parent.read_exact(&mut [0])
 }
 
 /// In the id map of a mount, `inside` is the id on disk and `outside` the kernel id that the mount shows.
