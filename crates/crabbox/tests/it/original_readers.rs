@@ -275,7 +275,7 @@ fn a_requested_slug_is_found_and_stopped_by_its_beginning_if_that_is_unique() {
     assert_eq!(world.count("exec"), 0);
     assert_eq!(world.claim_names().len(), 2);
     world.crabbox(&["stop", "job-2"]).exits(0);
-    assert_eq!(world.claim_names(), [other.clone()]);
+    assert_eq!(world.claim_names(), std::slice::from_ref(&other));
     // The beginning of a lease id is not one of a slug.
     let start = &other[.."dsbx_crabbox".len()];
     world.crabbox(&["stop", start]).exits(4);

@@ -40,7 +40,8 @@ pub(crate) fn python() -> &'static str {
 pub(crate) fn blocked(reason: impl std::fmt::Display) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("?");
-    writeln!(std::io::stderr(), "environment_blocked: {test}: {reason}").unwrap();
+    let line = format!("environment_blocked: {test}: {reason}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 /// The program in a directory of its own.

@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[ModeTest] = &[
     ("npm_installs_from_the_callers_cache_inside", npm),
     ("pip_builds_no_wheel_again_inside", pip),
     ("maven_downloads_nothing_again_inside", maven),
+    ("gradle_downloads_nothing_again_inside", gradle),
 ];
 
 /// A caller with a home and a workspace of its own, and scripts that run as that caller.
@@ -239,4 +240,40 @@ fn maven(world: &'static World) {
         said.contains("Downloading from here")
     });
     assert_eq!(downloads, [true, false, false]);
+}
+
+/// Gradle uses what is in a directory where it is; from a server it downloads.
+const GRADLE_PROJECT: &str = r#"
+import functools, http.server, os, subprocess, threading
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    print(text, file=open(path, "w"))
+write("repository/sbx/dep/1/dep-1.pom", "<project><modelVersion>4.0.0</modelVersion><groupId>sbx</groupId><artifactId>dep</artifactId><version>1</version></project>")
+write("repository/sbx/dep/1/dep-1.txt", "from a dependency")
+files = functools.partial(http.server.SimpleHTTPRequestHandler, directory="repository")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), files)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+write("app/settings.gradle", "rootProject.name = 'app'")
+write("app/build.gradle", f"""
+repositories {{ maven {{ url = uri('http://127.0.0.1:{server.server_port}/'); allowInsecureProtocol = true }} }}
+configurations {{ text }}
+dependencies {{ text 'sbx:dep:1@txt' }}
+tasks.register('show') {{ def files = configurations.text; doLast {{ println files.singleFile.text.trim() }} }}
+""")
+subprocess.run(["gradle", "--no-daemon", "-q", "show"], cwd="app", check=True)
+"#;
+
+/// The server is gone after the first download.
+fn gradle(world: &'static World) {
+    if !host_has("python3") || !host_has("gradle") {
+        return;
+    }
+    // The JVM takes the home from the list of accounts, not from the variable.
+    let caller = Caller::new(world, &[("GRADLE_USER_HOME", "$HOME/.gradle")]);
+    world.write(&caller.workspace.join("project.py"), GRADLE_PROJECT);
+    caller.host("python3 project.py");
+    let show = "cd app; gradle --no-daemon --offline -q show";
+    let (_sandbox, said) =
+        caller.outside_inside_outside(show, ".gradle/caches/modules-2/files-2.1");
+    assert_eq!(said, ["from a dependency"; 3]);
 }
