@@ -228,7 +228,7 @@ fn devices_of_the_host_that_sandboxes_cannot_use() {
     let place = tempfile::tempdir().unwrap();
     let set = |name: &str, mode| {
         let path = place.path().join(name);
-        std::fs::write(&path, "").unwrap();
+        std::fs::File::create(&path).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
     };
     for name in ["full", "null", "random", "tty", "urandom", "zero"] {

@@ -104,6 +104,8 @@ fn ids(text: &str) -> BTreeSet<Span> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     fn one(first: u32) -> Span {
@@ -146,7 +148,9 @@ mod tests {
             passwd) echo 'ldap:*:1879048123:1879048124::/:' ;;\n\
             group) echo 'team:*:1879048125:' ;;\n\
             esac\n";
-        fs::write(&written, script).unwrap();
+        let mut file = fs::File::create(&written).unwrap();
+        file.write_all(script.as_bytes()).unwrap();
+        drop(file);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&written, mode).unwrap();
         // A process that is forked meanwhile would have what this process writes open for writing.
