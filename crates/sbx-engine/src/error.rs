@@ -233,7 +233,9 @@ impl EngineError {
             Self::Repaired(_) => Some("sbx daemon restart".into()),
             Self::Ids(e) => Some(e.hint().to_owned()),
             Self::Limit(e) => Some(e.hint()),
-            Self::Template(e) => Some(full_disk_hint(e).unwrap_or("sbx diagnose").into()),
+            Self::Template(e) => {
+                (e.hint()).or_else(|| Some(full_disk_hint(e).unwrap_or("sbx diagnose").into()))
+            }
             Self::Unstoppable(_) => Some("sbx diagnose".into()),
             Self::Name(e) => Some(e.hint()),
             Self::Tag(e) => Some(e.hint()),

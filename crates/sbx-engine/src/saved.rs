@@ -50,7 +50,7 @@ pub(crate) struct Meta {
     pub(crate) below: Vec<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tags {
     version: u32,
@@ -79,11 +79,31 @@ impl SavedStore {
     }
 
     fn tags(&self) -> io::Result<BTreeMap<Tag, String>> {
-        let tags: Tags = match read_json(&self.root.join(TAGS)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Tags::default(),
+        let path = self.root.join(TAGS);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
             other => other?,
         };
-        Ok(tags.tags)
+        match serde_json::from_slice::<Tags>(&text) {
+            Ok(tags) => Ok(tags.tags),
+            // Torn, as after a failure of the disk. What a newer version has written is JSON.
+            Err(error) if error.is_eof() || error.is_syntax() => {
+                tracing::warn!(%error, file = %path.display(), "the names of saved templates are taken from the templates");
+                self.tags_of_templates()
+            }
+            Err(error) => Err(invalid(&path, &error)),
+        }
+    }
+
+    /// The names that the templates were saved under; the last one has a name that several have.
+    fn tags_of_templates(&self) -> io::Result<BTreeMap<Tag, String>> {
+        let names = self.names()?.into_iter();
+        let mut found: Vec<Meta> = names
+            .filter(|name| !name.starts_with('.'))
+            .filter_map(|name| self.get(&name).ok())
+            .collect();
+        found.sort_by_key(|meta| meta.created_at);
+        Ok(found.into_iter().map(|meta| (meta.tag, meta.id)).collect())
     }
 
     fn write_tags(&self, tags: BTreeMap<Tag, String>) -> io::Result<()> {
@@ -215,7 +235,13 @@ impl SavedStore {
 }
 
 fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> io::Result<T> {
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
+    let text = fs::read(path)?;
+    serde_json::from_slice(&text).map_err(|error| invalid(path, &error))
+}
+
+fn invalid(path: &Path, error: &serde_json::Error) -> io::Error {
+    let message = format!("`{}`: {error}", path.display());
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// As the API shows it, under one of its names.
@@ -247,6 +273,8 @@ pub(crate) fn id_of(record: &Record) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use crate::sandbox::record::tests::any_example;
 
@@ -273,6 +301,11 @@ mod tests {
     fn save(store: &SavedStore, id: &str, tag: &str, below: &[&str]) {
         store.begin(id).unwrap();
         store.finish(&meta(id, tag, below)).unwrap();
+    }
+
+    fn tear(file: &Path, text: &str) {
+        let mut file = File::create(file).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
     }
 
     fn left(store: &SavedStore) -> Vec<String> {
@@ -316,6 +349,45 @@ mod tests {
         store.retire_unused(&used(&[])).unwrap();
         assert_eq!(store.retired().unwrap().len(), 3);
         assert!(store.stack("2").is_err());
+    }
+
+    #[test]
+    fn a_torn_file_costs_one_template_at_most() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = store(temp.path());
+        save(&store, "1", "a", &[]);
+        save(&store, "2", "b", &[]);
+        let tag = |name| Tag::parse(name).unwrap();
+        let second = Timestamp::from_second(1).unwrap();
+        let newer = Meta {
+            created_at: second,
+            ..meta("0", "a", &[])
+        };
+        store.begin("0").unwrap();
+        store.finish(&newer).unwrap();
+        for torn in ["", "\0\0\0", "{\"version\": 1, \"tags\": {\"a"] {
+            tear(&store.root.join(TAGS), torn);
+            assert_eq!(store.find(&tag("a")).unwrap().unwrap().id, "0", "{torn:?}");
+            assert_eq!(store.list().unwrap().len(), 2, "{torn:?}");
+            store.retire_unused(&BTreeSet::new()).unwrap();
+            assert!(store.get("0").is_ok() && store.get("2").is_ok());
+        }
+        save(&store, "3", "c", &[]);
+        assert_eq!(store.tags().unwrap().len(), 3);
+        // Of a newer version: nothing is changed.
+        tear(&store.root.join(TAGS), "{\"version\": 2, \"names\": []}");
+        let error = store.list().unwrap_err().to_string();
+        assert!(error.contains(TAGS), "{error}");
+        assert!(store.retire_unused(&BTreeSet::new()).is_err());
+
+        fs::remove_file(store.root.join(TAGS)).unwrap();
+        save(&store, "4", "d", &[]);
+        save(&store, "5", "e", &[]);
+        tear(&store.root.join("4").join(META), "");
+        let error = store.find(&tag("d")).unwrap_err().to_string();
+        assert!(error.contains(&format!("4/{META}")), "{error}");
+        assert_eq!(store.find(&tag("e")).unwrap().unwrap().id, "5");
+        assert_eq!(store.list().unwrap().len(), 1);
     }
 
     #[test]

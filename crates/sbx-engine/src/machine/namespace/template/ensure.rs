@@ -286,10 +286,10 @@ fn remove_tree(
 }
 
 /// What [`super::build`] found that the caller keeps from others.
-fn private(template: &Path) -> Result<Vec<OsBytes>, TemplateError> {
+pub(super) fn private(template: &Path) -> Result<Vec<OsBytes>, TemplateError> {
     let path = template.join(PRIVATE);
     let text = fs::read(&path).at("read", &path)?;
-    serde_json::from_slice(&text).map_err(TemplateError::Spec)
+    serde_json::from_slice(&text).map_err(|source| TemplateError::Damaged { path, source })
 }
 
 /// The state directory, canonical.

@@ -18,8 +18,34 @@ pub enum TemplateError {
     Remove { path: PathBuf, message: String },
     #[error("invalid template specification")]
     Spec(#[source] serde_json::Error),
+    #[error("cannot parse `{path}` of the host template")]
+    Damaged {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
     #[error("the host has no `{path}` to run programs from")]
     NoSystem { path: PathBuf },
+}
+
+impl TemplateError {
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            // Sandboxes that run use the files of the template, which are removed before it is built anew.
+            Self::Damaged { path, .. } => {
+                let marker = path.with_file_name(super::ensure::COMPLETE);
+                Some(format!(
+                    "sbx daemon stop, which stops all sandboxes; then remove `{}`: the next create builds the template anew",
+                    marker.display()
+                ))
+            }
+            Self::Io { .. }
+            | Self::Build { .. }
+            | Self::Remove { .. }
+            | Self::Spec(_)
+            | Self::NoSystem { .. } => None,
+        }
+    }
 }
 
 /// Gives an I/O result the path it is about.

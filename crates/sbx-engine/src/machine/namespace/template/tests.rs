@@ -11,7 +11,7 @@ use sbx_api::Caller;
 use sbx_proto::plan::Mode;
 use tempfile::TempDir;
 
-use super::ensure::{COMPLETE, Maker, is_complete};
+use super::ensure::{COMPLETE, Maker, is_complete, private};
 use super::fingerprint::fingerprint;
 use super::spec::Spec;
 use super::{build, etc_files, retire_unused};
@@ -440,6 +440,25 @@ fn the_fingerprint_does_not_follow_what_others_can_change() {
         fs::create_dir(at("opt/foreign/new")).unwrap();
         assert_eq!(first, print());
     }
+}
+
+#[test]
+fn a_torn_file_of_a_template_is_named() {
+    let template = TempDir::new().unwrap();
+    let file = template.path().join("private.json");
+    for torn in ["", "[\"/usr/lo"] {
+        let mut written = File::create(&file).unwrap();
+        written.write_all(torn.as_bytes()).unwrap();
+        let error = private(template.path()).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains(file.to_str().unwrap()), "{said}");
+        let marker = template.path().join(COMPLETE);
+        let hint = error.hint().unwrap();
+        assert!(hint.contains(marker.to_str().unwrap()), "{hint}");
+    }
+    let mut written = File::create(&file).unwrap();
+    written.write_all(b"[]").unwrap();
+    assert!(private(template.path()).unwrap().is_empty());
 }
 
 #[test]
