@@ -208,7 +208,43 @@ fn to_json(sandbox: &Sandbox) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
+
+    /// One that stopped at that time.
+    fn stopped(name: &str, at: Timestamp) -> Sandbox {
+        let all = json!({
+            "name": name, "id": "1", "agent": "shell", "status": "stopped", "template": "host",
+            "backend": "namespace", "mode": "root", "workspaces": [], "env": [],
+            "created_at": at, "started_at": at, "stopped_at": at, "last_used_at": at,
+            "stop_reason": "user", "stop_at": null, "keep_alive": false, "mounts": [],
+            "network": null, "sessions": 0, "isolation": [], "warnings": [],
+        });
+        serde_json::from_value(all).unwrap()
+    }
+
+    #[test]
+    fn a_clock_that_jumps_keeps_what_it_says_stopped_later() {
+        let at: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
+        let sandboxes = [stopped("box", at)];
+        let removed = |later: SignedDuration, filters: &[&str]| {
+            let filters: Vec<String> = filters.iter().map(|it| (*it).to_owned()).collect();
+            let before = earliest(&filters, at + later).unwrap();
+            !choose(&sandboxes, before).remove.is_empty()
+        };
+        let hours = SignedDuration::from_hours;
+        for filter in ["since=1h", "until=1h"] {
+            assert!(removed(hours(1), &[filter]), "{filter}");
+            assert!(removed(hours(1_000_000), &[filter]), "set forward");
+            for back in [0, -1, -1_000_000] {
+                assert!(!removed(hours(back), &[filter]), "{filter}, {back} h");
+            }
+        }
+        // Without a filter the time does not matter.
+        assert!(removed(hours(-1_000_000), &[]));
+        assert_eq!(ago(Some(at), at + hours(-1)), "0s ago");
+    }
 
     #[test]
     fn all_filters_have_to_hold() {

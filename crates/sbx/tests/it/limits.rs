@@ -288,18 +288,32 @@ fn is_undisturbed(neighbour: &Sandbox<'_>, hog: &Sandbox<'_>) {
     }
 }
 
-/// However many processes it has, the kernel gives them together what it gives to one.
+/// However many processes it has, the kernel gives them together what it gives to one; and to all sandboxes together what
+/// it gives to one process on each processor.
 fn shares_its_cpu_time(sandbox: &Sandbox<'_>) {
-    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
-    let dirs = group_dirs(sandbox);
-    let mut weights = dirs.iter().filter_map(|dir| {
-        let weight = read(dir.join("cpu.shares")).or_else(|| read(dir.join("cpu.weight")))?;
-        Some((dir, weight.trim().to_owned()))
-    });
-    let (dir, weight) = weights.next().unwrap();
-    assert!(["1024", "100"].contains(&weight.as_str()), "{weight}");
-    let pids = read(dir.join("cgroup.procs")).unwrap();
-    assert!(pids.lines().count() > 100, "{}", pids.lines().count());
+    let number = |path: PathBuf| {
+        let text = std::fs::read_to_string(path).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+    let mut weighed = 0;
+    for dir in group_dirs(sandbox) {
+        let all = dir.parent().and_then(Path::parent).unwrap();
+        for (file, usual, most) in [("cpu.shares", 1024, 262_144), ("cpu.weight", 100, 10_000)] {
+            let Some(weight) = number(dir.join(file)) else {
+                continue;
+            };
+            assert_eq!(weight, usual, "{file} of {}", dir.display());
+            let expected = (cpus * usual).min(most);
+            assert_eq!(number(all.join(file)), Some(expected), "{file} of all");
+            eventually("its hundred loops run", || {
+                let pids = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap();
+                (pids.lines().count() > 100).then_some(())
+            });
+            weighed += 1;
+        }
+    }
+    assert_eq!(weighed, 1, "one hierarchy has the cpu controller");
 }
 
 fn use_is_shown(world: &'static World) {

@@ -17,6 +17,9 @@ pub const ROOT: &[ModeTest] = &[("lifecycle::a_full_disk_loses_nothing", loses_n
 /// What is left on the disk, in KiB: nothing, one small file, a few, a sandbox.
 const ROOMS: &[u64] = &[0, 4, 64, ENOUGH];
 const ENOUGH: u64 = 32 << 10;
+/// For changes of one sandbox: what is left, block by block, to more than all their files need.
+const MOST_BLOCKS: u64 = 64;
+const BLOCK: usize = 4;
 /// What is copied into a sandbox: several times what fits into the smallest rooms.
 const COPIED: &str = concat!(include_str!("full_disk.rs"), "copied");
 /// More than a template and what sandboxes write here.
@@ -199,6 +202,10 @@ fn assert_nothing_left(disk: &SmallDisk<'_>, room: u64, names: &BTreeSet<String>
         || format!("{room} KiB: {:?} is {names:?}", directories()),
     );
     let mut left = temporaries(&disk.state());
+    let saved = disk.state().join("templates/saved");
+    if saved.exists() {
+        left.extend(temporaries(&saved));
+    }
     for name in names {
         left.extend(temporaries(&vm.join(name)));
     }
@@ -291,6 +298,53 @@ fn round(disk: &SmallDisk<'_>, room: u64, workspace: &str) {
     }
 }
 
+/// Each change of what is kept is made and stays, or is refused and nothing of it is there.
+fn change(disk: &SmallDisk<'_>, room: u64) {
+    let more = disk.world.workspace();
+    let more = more.to_str().unwrap();
+    let (inside, tag) = ((9000 + room).to_string(), format!("saved:{room}"));
+    disk.run(&["mount", "kept", more]).ok();
+    disk.run(&["ports", "kept", "--publish", &inside]).ok();
+    disk.run(&["policy", "reset", "--force"]).ok();
+    disk.run(&["stop", "kept"]).ok();
+    let before = disk.shown();
+
+    let filler = disk.fill(room);
+    let tries = |args: &[&str]| disk.tries(room, args);
+    let saved = tries(&["template", "save", "kept", &tag]);
+    let chosen = tries(&["policy", "init", "deny-all"]);
+    let unmounted = tries(&["umount", "kept", more]);
+    let unpublished = tries(&["ports", "kept", "--unpublish", &inside]);
+    fs::remove_file(filler).unwrap();
+
+    let after = disk.shown();
+    let workspaces = after.workspaces + usize::from(unmounted);
+    assert_eq!(workspaces, before.workspaces, "{room} KiB");
+    let ports = after.host_ports.len() + usize::from(unpublished);
+    assert_eq!(ports, before.host_ports.len(), "{room} KiB");
+    let policy = disk.state().join("policy.json");
+    assert_eq!(policy.exists(), chosen, "{room} KiB");
+    let templates = disk.run(&["template", "ls", "--json"]).ok();
+    let row = format!("\"tag\": \"{room}\"");
+    assert_eq!(templates.contains(&row), saved, "{templates}");
+    let store = disk.state().join("templates/saved");
+    let expected = usize::from(saved);
+    let directories = || {
+        let entries = fs::read_dir(&store).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.path().is_dir()).count()
+    };
+    eventually_or(
+        || (directories() == expected).then_some(()),
+        || format!("{room} KiB: {} templates, not {expected}", directories()),
+    );
+    assert_nothing_left(disk, room, &after.names);
+    disk.run(&["daemon", "restart"]).ok();
+    assert_eq!(disk.shown(), after, "{room} KiB");
+    if saved {
+        disk.run(&["template", "rm", &tag]).ok();
+    }
+}
+
 fn loses_nothing(world: &'static World) {
     if !host_has("curl") {
         return;
@@ -308,6 +362,13 @@ fn loses_nothing(world: &'static World) {
     for room in ROOMS {
         round(&disk, *room, workspace);
     }
+    for room in (0..=MOST_BLOCKS).step_by(BLOCK) {
+        change(&disk, room);
+    }
+    assert_eq!(
+        disk.run(&["exec", "kept", "cat", "/home/agent/file"]).ok(),
+        "kept"
+    );
     disk.run(&["rm", "--all", "--force"]).ok();
     assert_nothing_left(&disk, 0, &BTreeSet::new());
     let trash = disk.state().join("trash");
