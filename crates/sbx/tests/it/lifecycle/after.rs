@@ -27,13 +27,10 @@ pub const TESTS: &[ModeTest] = &[
 ];
 
 /// What a record looks like is the same in every mode.
-pub const INDEPENDENT: &[ModeTest] = &[
-    (
-        "lifecycle::a_torn_record_harms_no_other_sandbox",
-        torn_record,
-    ),
-    ("lifecycle::a_torn_file_is_named_or_not_missed", torn_files),
-];
+pub const INDEPENDENT: &[ModeTest] = &[(
+    "lifecycle::a_torn_record_harms_no_other_sandbox",
+    torn_record,
+)];
 
 fn record_of(world: &World, name: &str) -> PathBuf {
     world.state().join("vm").join(name).join("sandbox.json")
@@ -166,81 +163,4 @@ fn torn_record(world: &'static World) {
         eventually("its init is gone", || (!lives(init)).then_some(()));
     }
     assert_eq!(other.exec(["echo", "alive"]).ok(), "alive");
-}
-
-/// The only entry of a directory that is a directory and not hidden.
-fn only_dir(above: &Path) -> PathBuf {
-    let entries = fs::read_dir(above).unwrap().map(|it| it.unwrap().path());
-    let mut dirs = entries.filter(|it| it.is_dir() && !it.display().to_string().contains("/."));
-    let only = dirs.next().unwrap();
-    assert!(dirs.next().is_none(), "{}", above.display());
-    only
-}
-
-/// Every file of the state directory with JSON in it but records, rules and settings, which have tests of their own.
-fn torn_files(world: &'static World) {
-    let world = World::with_own_template(world.mode);
-    let other = world.sandbox("other");
-    let cached = world.sandbox_with("cached", &["--cache"]);
-    world.run(["stop", &cached.name]).ok();
-    world.run(["template", "save", &cached.name, "kept:1"]).ok();
-    let workspace = world.workspace();
-    let workspace = workspace.to_str().unwrap();
-    let state = world.state();
-    let saved = state.join("templates/saved");
-    let templates = fs::read_dir(state.join("templates")).unwrap();
-    let host = templates
-        .map(|it| it.unwrap().path())
-        .find(|it| it.display().to_string().contains("/host-"));
-    let default = state.join("proxy-config.json");
-    if !default.exists() {
-        world.write(&default, "{}");
-    }
-    let not_missed = [
-        state.join("daemon.json"),
-        saved.join("tags.json"),
-        only_dir(&state.join("cache")).join("cache.json"),
-    ];
-    let named = [
-        default,
-        only_dir(&saved).join("template.json"),
-        host.unwrap().join("private.json"),
-    ];
-    for damage in ["", "{\"version\": 1, \""] {
-        kill_daemon(&world);
-        let mut whole: Vec<_> = named
-            .iter()
-            .map(|file| (file, fs::read(file).unwrap()))
-            .collect();
-        for file in named.iter().chain(&not_missed) {
-            world.write(file, damage);
-        }
-        assert_eq!(other.exec(["echo", "alive"]).ok(), "alive");
-        world.run(["template", "ls"]).ok();
-        world.run(["cache", "ls"]).ok();
-        let create = || {
-            world.run([
-                "create",
-                "--name",
-                "made",
-                "--cache",
-                "--template",
-                "kept:1",
-                "shell",
-                workspace,
-            ])
-        };
-        while !whole.is_empty() {
-            let refused = create().fails(1).err;
-            assert!(refused.starts_with("hint: "), "{refused}");
-            let names = |file: &Path| refused.contains(file.to_str().unwrap());
-            let found = whole.iter().position(|(file, _)| names(file));
-            let found = found.unwrap_or_else(|| panic!("names none of {named:?}: {refused}"));
-            let (file, text) = whole.remove(found);
-            world.write(file, text);
-        }
-        create().ok();
-        world.run(["rm", "--force", "made"]).ok();
-    }
-    assert_eq!(cached.exec(["echo", "alive"]).ok(), "alive");
 }
