@@ -188,8 +188,15 @@ impl SavedStore {
         let mut kept = used.clone();
         kept.extend(self.tags()?.into_values());
         for id in kept.clone() {
-            // Of one that cannot be read nothing is known to be below it, and no sandbox can be made from it.
-            kept.extend(self.get(&id).map(|meta| meta.below).unwrap_or_default());
+            match self.get(&id) {
+                Ok(meta) => kept.extend(meta.below),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Which others are below it is not known, so none is removed.
+                Err(error) => {
+                    tracing::warn!(%error, "unused templates are kept");
+                    return Ok(());
+                }
+            }
         }
         for name in self.names()? {
             if !name.starts_with('.') && name != TAGS && !kept.contains(&name) {
@@ -329,6 +336,17 @@ mod tests {
         assert!(store.named("1").unwrap().is_empty() && store.named("").unwrap().is_empty());
         store.untag(&tag).unwrap();
         assert_eq!(store.find(&tag).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_below_a_template_that_cannot_be_read_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = store(temp.path());
+        save(&store, "1", "a", &[]);
+        save(&store, "2", "a", &["1"]);
+        tear(&store.root.join("2").join(META), "{");
+        store.retire_unused(&BTreeSet::new()).unwrap();
+        assert_eq!(left(&store), ["1", "2"]);
     }
 
     #[test]
