@@ -220,7 +220,7 @@ fn providers_are_chosen_by_every_filter() {
     ] {
         assert!(chosen(&[filter, value]), "{filter}");
         let ran = world.crabbox(&["providers", filter, "nonsense"]).exits(2);
-        let said = format!("unknown {filter} \"nonsense\"; allowed: ");
+        let said = format!("unknown {filter} `nonsense`; allowed: ");
         assert!(ran.cause().starts_with(&said), "{}", ran.cause());
         let named = value.split(',').all(|value| ran.cause().contains(value));
         assert!(named, "{}", ran.cause());

@@ -587,7 +587,7 @@ fn gone(world: &'static World) {
             .exec(["true"])
             .fails(125)
             .err
-            .contains("another place")
+            .contains("another directory")
     );
     fs::remove_file(&sandbox.workspace).unwrap();
     world.make_dir(&sandbox.workspace);

@@ -100,7 +100,7 @@ fn other_owner(world: &'static World) {
 #[track_caller]
 fn refused(sandbox: &Sandbox<'_>) {
     let ran = sbx(sandbox.world, &["exec", &sandbox.name, "id"]).fails(125);
-    assert!(ran.err.contains("has another owner"), "{ran:?}");
+    assert!(ran.err.contains("has changed its owner"), "{ran:?}");
     assert_eq!(ran.out, "");
 }
 

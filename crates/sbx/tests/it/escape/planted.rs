@@ -177,7 +177,7 @@ fn secrets(world: &'static World) {
     let seen = hunt(world, &name, &home);
     assert!(!seen.contains("host secret"), "{seen}");
     let warnings = world.inspect(&name)["warnings"].to_string();
-    assert!(warnings.contains("leads elsewhere"), "{warnings}");
+    assert!(warnings.contains("resolves to another path"), "{warnings}");
     sbx(world, &["rm", "--force", &name]).ok();
 }
 

@@ -72,7 +72,7 @@ fn prune(world: &'static World) {
     assert_eq!(world.names().len(), 3);
     let told = world.run(["prune", "--force"]);
     assert!(
-        told.err.contains("not known when it stopped"),
+        told.err.contains("its stop time is unknown"),
         "{}",
         told.err
     );
