@@ -236,7 +236,7 @@ fn providers_are_chosen_by_every_filter() {
         let ran = world.crabbox(&["providers", filter, "public"]).exits(2);
         assert!(
             ran.cause()
-                .starts_with(&format!("unknown {filter} \"public\"")),
+                .starts_with(&format!("unknown {filter} `public`")),
             "{}",
             ran.cause()
         );
