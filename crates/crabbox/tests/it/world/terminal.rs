@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -88,11 +88,26 @@ impl OnTerminal {
     }
 
     /// Its exit code, and everything it showed.
+    #[track_caller]
     pub(crate) fn end(mut self) -> (i32, String) {
-        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        let end = Instant::now() + SHOW_TIMEOUT;
+        loop {
+            match self.shows.recv_timeout(Duration::from_millis(100)) {
+                Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(RecvTimeoutError::Timeout) if self.child.try_wait().unwrap().is_none() => {
+                    if Instant::now() > end {
+                        self.child.kill().unwrap();
+                        panic!("it does not end: {:?}", self.shown);
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        // Others may have the terminal open still.
         while let Ok(bytes) = self.shows.recv_timeout(Duration::from_secs(10)) {
             self.shown.push_str(&String::from_utf8_lossy(&bytes));
         }
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
         (code, self.shown)
     }
 }
