@@ -73,7 +73,7 @@ pub(super) fn refused(world: &'static World) {
         let ran = world.run(["create", "--name", &bad, "shell", text(&fine), &shared]);
         let err = ran.refused().err;
         assert!(
-            err.contains("invalid mount target") && err.contains("hint: choose"),
+            err.contains("mount target") && err.contains("hint: choose"),
             "{err}"
         );
     }
