@@ -664,7 +664,7 @@ fn what_sandboxes_can_write_and_what_has_moved_is_not_shown() {
     link("tools/two", "current");
     let second = of(&first.sources);
     assert_eq!(targets(&second), [at("real")]);
-    assert!(second.warnings.iter().any(|w| w.contains("another place")));
+    assert!(second.warnings.iter().any(|w| w.contains("another path")));
     link("tools/one", "current");
     assert_eq!(targets(&of(&second.sources)), targets(&first));
 }
