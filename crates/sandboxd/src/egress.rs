@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct EgressProxies {
     /// For what is asked about sandboxes that do not run.
     lookup: Lookup,
     attached: Mutex<BTreeMap<SandboxName, Attached>>,
+    /// How often the rules changed. Counted with `attached` locked.
+    reloads: AtomicU64,
 }
 
 struct Attached {
@@ -81,6 +84,7 @@ impl EgressProxies {
             budget: Arc::new(ConnectionBudget::new(descriptors)),
             lookup: system_lookup()?,
             attached: Mutex::default(),
+            reloads: AtomicU64::new(0),
         })
     }
 
@@ -152,16 +156,20 @@ impl Egress for EgressProxies {
     }
 
     fn attach(&self, sandbox: &SandboxName, listeners: Listeners) -> Result<(), String> {
-        let attached = self.serve(sandbox, listeners).map_err(|e| chain(&e))?;
-        self.attached().insert(sandbox.clone(), attached);
         let dir = self.state.sandbox(sandbox);
         if let Some(files) = &self.files
             && let Err(error) = files.watch(dir.path())
         {
             tracing::warn!(%sandbox, %error, "edits of its proxy-config.json go unnoticed");
         }
-        // The rules may have changed while it was being made.
-        self.reload();
+        let before = self.reloads.load(Ordering::SeqCst);
+        let new = self.serve(sandbox, listeners).map_err(|e| chain(&e))?;
+        let mut attached = self.attached();
+        // Its rules changed while it was being made. Those of the others are up to date in any case.
+        if self.reloads.load(Ordering::SeqCst) != before {
+            new.policy.send_replace(compiled(&self.book, &of(sandbox)));
+        }
+        attached.insert(sandbox.clone(), new);
         Ok(())
     }
 
@@ -173,7 +181,9 @@ impl Egress for EgressProxies {
 
 impl PolicyReload for EgressProxies {
     fn reload(&self) {
-        for (name, attached) in self.attached().iter() {
+        let attached = self.attached();
+        self.reloads.fetch_add(1, Ordering::SeqCst);
+        for (name, attached) in attached.iter() {
             let policy = compiled(&self.book, &of(name));
             attached.policy.send_replace(policy);
         }
@@ -270,4 +280,40 @@ fn make(dir: &Path, id: &str) -> io::Result<String> {
         Durability::Soon,
     )?;
     Ok(made.certificate_pem)
+}
+
+#[cfg(test)]
+mod tests {
+    use sbx_engine::machine::egress::Redirect;
+
+    use super::*;
+
+    #[test]
+    fn a_new_sandbox_leaves_the_rules_of_the_others_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let state = StateDir::locate(home.path(), None).unwrap();
+        let book = Arc::new(PolicyBook::new(&state, home.path().join("none")));
+        make_private_dirs(state.root()).unwrap();
+        let proxies = EgressProxies::new(state.clone(), book, 1024).unwrap();
+        let attach = |name: &str| {
+            let name = SandboxName::parse(name).unwrap();
+            let dir = state.sandbox(&name);
+            make_private_dirs(dir.path()).unwrap();
+            proxies.authority("id", &dir).unwrap();
+            let listeners = Listeners {
+                redirect: Redirect::Ports,
+                tcp: Vec::new(),
+                dns_udp: Vec::new(),
+                dns_tcp: Vec::new(),
+            };
+            proxies.attach(&name, listeners).unwrap();
+            let attached = proxies.attached();
+            attached.get(&name).unwrap().policy.subscribe()
+        };
+        let first = attach("first");
+        let second = attach("second");
+        assert!(!first.has_changed().unwrap(), "compiled again");
+        proxies.reload();
+        assert!(first.has_changed().unwrap() && second.has_changed().unwrap());
+    }
 }

@@ -586,13 +586,12 @@ impl Shared {
     pub(crate) fn writable(&self) -> Vec<Writable> {
         let boot_id = boot_id().ok();
         let entries = self.entries();
-        let records = entries.iter().map(|entry| entry.record());
-        let workspaces = records.flat_map(|record| {
-            let (name, shared) = (record.name.clone(), record.shared_directories());
+        let workspaces = entries.iter().flat_map(|entry| {
+            let shared = entry.state().record.shared_directories();
             let writable = shared.into_iter().filter(|workspace| !workspace.readonly);
             let boot_id = boot_id.clone();
             writable.map(move |workspace| Writable {
-                sandbox: name.clone(),
+                sandbox: entry.name.clone(),
                 path: workspace.path.to_path_buf(),
                 // Devices are numbered anew at every boot.
                 node: workspace
@@ -610,7 +609,7 @@ impl Shared {
         entries
             .iter()
             .flat_map(|entry| {
-                let template = entry.record().template;
+                let template = entry.state().record.template.clone();
                 [template.fingerprint, template.started_with]
             })
             .flatten()

@@ -2,8 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+const OWN: &str = "/proc/self/mountinfo";
+/// More than most machines need.
+const USUAL_SIZE: usize = 32 << 10;
 
 /// One line, with the fields that are used here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +24,14 @@ pub struct Entry {
     pub root: PathBuf,
     pub point: PathBuf,
     pub kind: String,
+}
+
+/// What is mounted now, for [`parse`].
+pub fn own() -> io::Result<Vec<u8>> {
+    // The kernel makes it while it is read, and tells no size: with room from the beginning it is read at once.
+    let mut text = Vec::with_capacity(USUAL_SIZE);
+    File::open(OWN)?.read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The mount points strictly below a directory, in order and each once.

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -80,8 +80,12 @@ pub(crate) fn identify(pid: i32) -> io::Result<InitProcess> {
     })
 }
 
-/// Changes with every boot of the host.
+/// Changes with every boot of the host, which no process outlives.
 pub(crate) fn boot_id() -> io::Result<String> {
+    static KNOWN: OnceLock<String> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(known.clone());
+    }
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(text.trim().to_owned())
+    Ok(KNOWN.get_or_init(|| text.trim().to_owned()).clone())
 }

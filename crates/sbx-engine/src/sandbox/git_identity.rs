@@ -5,11 +5,12 @@
 //! that would make it wait.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,6 +23,8 @@ use crate::workspace::untrusted::{Resolved, UntrustedPaths};
 const GIT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_ANSWER: u64 = 64 << 10;
 const MAX_CONFIG: u64 = 1 << 20;
+/// How the section of the name and the address begins in a file of configuration, whatever the case of its letters.
+const SECTION: &[u8] = b"[user";
 const QUESTION: [&str; 3] = ["-z", "--get-regexp", r"^user\.(name|email)$"];
 /// What tells git where the caller's own configuration is, besides the home.
 const KEPT_VARIABLES: &[&str] = &[
@@ -51,36 +54,55 @@ pub(crate) fn ask(caller: &Caller, workspace: &Path, untrusted: &UntrustedPaths)
     let Some(git) = find(&caller.path, untrusted) else {
         return Question::default();
     };
-    let asked = |arguments: &[&str], stdin: Stdio| {
-        let kept = KEPT_VARIABLES
-            .iter()
-            .filter_map(|key| Some((*key, caller.env.get(*key)?)));
-        let home = Some(("HOME", &caller.home)).filter(|(_, home)| !home.is_empty());
+    let kept = KEPT_VARIABLES
+        .iter()
+        .filter_map(|key| Some((*key, caller.env.get(*key)?)));
+    let home = Some(("HOME", &caller.home)).filter(|(_, home)| !home.is_empty());
+    let env: Vec<_> = home
+        .into_iter()
+        .chain(kept)
+        .map(|(key, value)| (key, value.clone()))
+        .collect();
+    let asked = move |arguments: &[&str], stdin: Stdio| {
         let mut command = Command::new(&git);
         command
             .arg("config")
             .args(arguments)
             .args(QUESTION)
             .env_clear()
-            .envs(home.into_iter().chain(kept))
+            .envs(env.iter().map(|(key, value)| (key, value)))
             .envs(UNTRACED)
             .current_dir("/")
             .stdin(stdin);
         Asked::start(&mut command, GIT_TIMEOUT)
     };
-    let own = repository_config(workspace)
-        .and_then(|config| asked(&["--no-includes", "-f", "-"], config.into()));
-    Question(asked(&[], Stdio::null()).into_iter().chain(own).collect())
+    let own = repository_config(workspace).filter(may_name_user);
+    Question::on_thread(move || {
+        let all = asked(&[], Stdio::null());
+        let own = own.and_then(|config| asked(&["--no-includes", "-f", "-"], config.into()));
+        all.into_iter().chain(own).collect()
+    })
 }
 
-/// Programs that were asked, in the order in which one overrules the other.
+/// Programs that are asked, in the order in which one overrules the other.
 #[derive(Debug, Default)]
-pub(crate) struct Question(Vec<Asked>);
+pub(crate) struct Question(Option<JoinHandle<Vec<Asked>>>);
 
 impl Question {
+    /// Beside the caller, who would wait until each program is loaded. Without a thread nothing is asked.
+    fn on_thread(start: impl FnOnce() -> Vec<Asked> + Send + 'static) -> Self {
+        let thread = Builder::new().name("git-identity".into()).spawn(start);
+        Self(
+            thread
+                .inspect_err(|error| tracing::warn!(%error, "git is not asked who the caller is"))
+                .ok(),
+        )
+    }
+
     /// Empty without git.
     pub(crate) fn answer(self) -> Identity {
-        let said = self.0.into_iter().filter_map(Asked::answer);
+        let asked = self.0.and_then(|thread| thread.join().ok());
+        let said = asked.into_iter().flatten().filter_map(Asked::answer);
         parse(&said.collect::<Vec<_>>().concat())
     }
 }
@@ -116,6 +138,18 @@ fn repository_config(workspace: &Path) -> Option<File> {
     let config = File::from(config.ok()?);
     let meta = config.metadata().ok()?;
     (meta.is_file() && meta.len() <= MAX_CONFIG).then_some(config)
+}
+
+/// Whether there is anything to ask about: git reads nothing of such a section but where its name stands.
+fn may_name_user(mut config: &File) -> bool {
+    let mut text = Vec::new();
+    let read = config.take(MAX_CONFIG).read_to_end(&mut text);
+    let named = || {
+        text.windows(SECTION.len())
+            .any(|part| part.eq_ignore_ascii_case(SECTION))
+    };
+    // Git reads it from the beginning.
+    config.rewind().is_ok() && (read.is_err() || named())
 }
 
 /// A program that runs, and has something to say until it ends.
@@ -248,6 +282,29 @@ mod tests {
         );
         assert_eq!(asked.answer().name.as_deref(), Some("N"));
         assert_eq!(fs::read_dir(&home).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_repository_is_asked_about_when_it_may_name_the_user() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("config");
+        for (text, expected) in [
+            ("", false),
+            (
+                "[core]\n\tbare = false\n[remote \"user\"]\nurl = user@host\n",
+                false,
+            ),
+            ("[core]\n[User]\nname = N\n", true),
+            ("[core] bare = true [USER]name=N", true),
+        ] {
+            let mut written = File::create(&path).unwrap();
+            written.write_all(text.as_bytes()).unwrap();
+            let mut config = File::open(&path).unwrap();
+            assert_eq!(may_name_user(&config), expected, "{text}");
+            let mut left = String::new();
+            config.read_to_string(&mut left).unwrap();
+            assert_eq!(left, text, "git reads it from the beginning");
+        }
     }
 
     #[test]

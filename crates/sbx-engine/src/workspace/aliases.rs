@@ -1,14 +1,12 @@
 //! The same directory by other names: what mounts show elsewhere of one file system.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use sbx_sys::mountinfo::{self, Entry};
 
 /// What is mounted now; nothing where the kernel does not say.
 pub(crate) fn mounts() -> Vec<Entry> {
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mountinfo::parse(&text)
+    mountinfo::parse(&mountinfo::own().unwrap_or_default())
 }
 
 /// The mount that a canonical path lies on.

@@ -42,7 +42,7 @@ pub(crate) struct Mounts(Vec<mountinfo::Entry>);
 
 impl Mounts {
     pub(crate) fn now() -> Self {
-        Self::parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
+        Self::parse(&mountinfo::own().unwrap_or_default())
     }
 
     fn parse(mountinfo: &[u8]) -> Self {
@@ -67,7 +67,7 @@ pub(crate) fn warnings(
     workspaces: &[WorkspaceRecord],
     of_backend: &dyn Fn(&WorkspaceRecord) -> Vec<String>,
 ) -> Vec<String> {
-    let mountinfo = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mountinfo = mountinfo::own().unwrap_or_default();
     let mounts = Mounts::parse(&mountinfo);
     let mut warnings = Vec::new();
     for workspace in workspaces {

@@ -1,7 +1,7 @@
 //! What programs in sandboxes can write: the writable workspaces of all of them. Whatever a path meets there may
 //! be exchanged from inside at any time, so that nothing which decides what a sandbox sees may lead through it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::ops::ControlFlow;
@@ -85,6 +85,7 @@ impl UntrustedPaths {
         mounts: &[Entry],
     ) -> Self {
         let mut untrusted = Self::none();
+        let mut known = BTreeSet::new();
         for workspace in workspaces {
             let UntrustedRoot { path, node } = workspace.into();
             let asked = || {
@@ -94,6 +95,10 @@ impl UntrustedPaths {
             };
             if let Some(node) = node.or_else(asked) {
                 untrusted.identities.insert(node, path.clone());
+            }
+            // Many sandboxes may have the same one.
+            if !known.insert(path.clone()) {
+                continue;
             }
             // What is mounted in it, too: the sandbox has that as well.
             for name in aliases::names_of_all(mounts, &path) {
@@ -282,6 +287,19 @@ mod tests {
             UntrustedPaths::default().trusted(&home.join("through")),
             Some(home.join(".ssh"))
         );
+    }
+
+    #[test]
+    fn a_workspace_of_many_sandboxes_is_one_by_all_its_identities() {
+        let root = |node| UntrustedRoot {
+            path: "/w".into(),
+            node: Some(node),
+        };
+        let untrusted =
+            UntrustedPaths::with_mounts([root((1, 2)), root((1, 3)), root((1, 2))], &[]);
+        assert_eq!(untrusted.roots(), [PathBuf::from("/w")]);
+        let nodes: Vec<_> = untrusted.identities.keys().copied().collect();
+        assert_eq!(nodes, [(1, 2), (1, 3)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata, OpenOptions};
+use std::ops::Bound;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
@@ -11,7 +12,7 @@ use rustix::process::geteuid;
 use sbx_api::{Caller, MountKind};
 use sbx_proto::OsBytes;
 use sbx_proto::plan::Mode;
-use sbx_sys::mountinfo::points_below;
+use sbx_sys::mountinfo;
 
 use super::TemplateError;
 use super::build::{LAYERS, PRIVATE, ROOT};
@@ -97,8 +98,7 @@ pub fn ensure(
         remove,
         progress,
     };
-    let info = Path::new("/proc/self/mountinfo");
-    let mounts = fs::read(info).at("read", info)?;
+    let mounts = mountinfo::own().at("read", Path::new("/proc/self/mountinfo"))?;
     let (spec, fingerprint) = maker.template(Path::new("/"), mode, &mounts)?;
     let template = store.join(directory(mode, &fingerprint));
     let private = private(&template)?;
@@ -311,10 +311,9 @@ pub(super) fn lay_out(
     let (mut overlays, mut system) = system_dirs(template, spec, &mut warnings);
     let state = state(store);
     let mut hidden = hidden(request, &state, private);
-    let finder = Finder {
-        request,
-        warnings: RefCell::default(),
-    };
+    let finder = Finder::new(request);
+    let mounts = mountinfo::parse(mountinfo).into_iter();
+    let points = mounts.map(|mount| mount.point).collect();
     let canonical = |path: &Path| fs::canonicalize(path).ok();
     let probe = Probe {
         system: &|path| is_system(path) && !hidden.covers(path),
@@ -322,7 +321,7 @@ pub(super) fn lay_out(
         canonical: &canonical,
         dir: &|path| visible_dir(finder.find(path)?, spec.mode),
         link: &|path| fs::read_link(path).ok(),
-        layer: &|path| layer_problem(path, spec.mode, mountinfo),
+        layer: &|path| layer_problem(path, spec.mode, &points),
         own: &|path| finder.own(path),
         view: FileSystemView {
             list: &list,
@@ -345,7 +344,7 @@ pub(super) fn lay_out(
         let probe = |path: &Path| {
             let place = finder.find(path)?;
             let refused = refusals.cover(path) || refusals.cover(&place);
-            cache_dir(place, spec.mode, mountinfo).filter(|_| !refused)
+            cache_dir(place, spec.mode, &points).filter(|_| !refused)
         };
         writable = shims(&mut tools.binds, &probe);
         let free = |path: &Path| !refusals.cover(path) && tools.leave_free(path);
@@ -429,13 +428,23 @@ fn is_callers(meta: &Metadata) -> bool {
 /// Finds what the caller names, unless a program in a sandbox had a hand in where that is.
 struct Finder<'a> {
     request: LayoutRequest<'a>,
+    /// What was found: a path is asked for several times, and leads to one place.
+    resolved: RefCell<BTreeMap<PathBuf, Option<Resolved>>>,
     warnings: RefCell<Vec<String>>,
 }
 
-impl Finder<'_> {
+impl<'a> Finder<'a> {
+    fn new(request: LayoutRequest<'a>) -> Self {
+        Self {
+            request,
+            resolved: RefCell::default(),
+            warnings: RefCell::default(),
+        }
+    }
+
     fn find(&self, path: &Path) -> Option<PathBuf> {
         let shown = path.display();
-        match self.request.untrusted.resolve(path)? {
+        match self.resolve(path)? {
             Resolved::Untrusted(place) => {
                 if self.own(path).is_none() && fs::symlink_metadata(&place).is_ok() {
                     self.warn(format!(
@@ -458,12 +467,22 @@ impl Finder<'_> {
 
     /// Where in one of the sandbox's own workspaces the path leads to.
     fn own(&self, path: &Path) -> Option<PathBuf> {
-        let Resolved::Untrusted(place) = self.request.untrusted.resolve(path)? else {
+        let Resolved::Untrusted(place) = self.resolve(path)? else {
             return None;
         };
         let plain = place.components().all(|part| part != Component::ParentDir);
         let mut workspaces = self.request.workspaces.iter();
         (plain && workspaces.any(|workspace| place.starts_with(workspace))).then_some(place)
+    }
+
+    fn resolve(&self, path: &Path) -> Option<Resolved> {
+        let mut resolved = self.resolved.borrow_mut();
+        if let Some(known) = resolved.get(path) {
+            return known.clone();
+        }
+        let found = self.request.untrusted.resolve(path);
+        resolved.insert(path.to_owned(), found.clone());
+        found
     }
 
     fn warn(&self, warning: String) {
@@ -595,8 +614,15 @@ fn open_to_others(path: &Path) -> bool {
 }
 
 /// Why a directory cannot be part of an overlay.
-fn layer_problem(path: &Path, mode: Mode, mountinfo: &[u8]) -> Option<&'static str> {
-    if !points_below(mountinfo, path).is_empty() {
+fn layer_problem(
+    path: &Path,
+    mode: Mode,
+    mount_points: &BTreeSet<PathBuf>,
+) -> Option<&'static str> {
+    // What lies below a path follows it in their order.
+    let next = (Bound::Excluded(path), Bound::Unbounded);
+    let next = mount_points.range::<Path, _>(next).next();
+    if next.is_some_and(|point| point.starts_with(path)) {
         return Some("other file systems are mounted below it");
     }
     // An overlay reads its layers as root inside, who has no power over what belongs to a group that is not inside.
@@ -607,11 +633,11 @@ fn layer_problem(path: &Path, mode: Mode, mountinfo: &[u8]) -> Option<&'static s
     closed.then_some("it is closed to others, and its group is not yours")
 }
 
-fn cache_dir(canonical: PathBuf, mode: Mode, mountinfo: &[u8]) -> Option<CacheDir> {
+fn cache_dir(canonical: PathBuf, mode: Mode, mount_points: &BTreeSet<PathBuf>) -> Option<CacheDir> {
     let meta = fs::metadata(&canonical).ok()?;
     let usable = meta.is_dir()
         && access(&canonical, Access::READ_OK | Access::EXEC_OK).is_ok()
-        && layer_problem(&canonical, mode, mountinfo).is_none();
+        && layer_problem(&canonical, mode, mount_points).is_none();
     usable.then(|| CacheDir {
         path: canonical,
         owner: (meta.uid(), meta.gid()),

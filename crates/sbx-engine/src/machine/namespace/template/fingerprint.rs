@@ -89,11 +89,10 @@ impl<'a> TrustedOwners<'a> {
         }
     }
 
-    fn counts(&self, path: &Path) -> bool {
-        let trusted =
-            |meta: Metadata| self.owners.contains(&meta.uid()) && meta.mode() & OTHERS_WRITE == 0;
-        let left_out = self.left_out.iter().any(|left| left.as_path() == path);
-        !left_out && fs::symlink_metadata(path).is_ok_and(trusted)
+    fn counts(&self, path: &Path, meta: &Metadata) -> bool {
+        self.owners.contains(&meta.uid())
+            && meta.mode() & OTHERS_WRITE == 0
+            && !self.left_out.iter().any(|left| left.as_path() == path)
     }
 }
 
@@ -113,7 +112,11 @@ impl Fnv {
     }
 
     fn stat(&mut self, path: &Path) {
-        let Ok(meta) = fs::symlink_metadata(path) else {
+        self.add_metadata(fs::symlink_metadata(path).ok().as_ref());
+    }
+
+    fn add_metadata(&mut self, meta: Option<&Metadata>) {
+        let Some(meta) = meta else {
             return self.add(b"-");
         };
         self.add(&meta.mtime().to_le_bytes());
@@ -124,13 +127,10 @@ impl Fnv {
 
     /// A directory of [`TrustedOwners`]; any other is as good as not there.
     fn stat_trusted(&mut self, path: &Path, owners: &TrustedOwners<'_>) -> bool {
-        let counts = owners.counts(path);
-        if counts {
-            self.stat(path);
-        } else {
-            self.add(b"-");
-        }
-        counts
+        let meta = fs::symlink_metadata(path).ok();
+        let counted = meta.filter(|meta| owners.counts(path, meta));
+        self.add_metadata(counted.as_ref());
+        counted.is_some()
     }
 
     /// The same for those in it, too.

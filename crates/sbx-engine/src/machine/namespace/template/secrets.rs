@@ -293,17 +293,13 @@ fn names() -> impl Iterator<Item = &'static str> {
 
 /// Without what lies below another one.
 pub(super) fn outermost(paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
-    let mut kept: Option<PathBuf> = None;
-    paths
-        .into_iter()
-        .filter(|path| {
-            let covered = kept.as_ref().is_some_and(|kept| path.starts_with(kept));
-            if !covered {
-                kept = Some(path.clone());
-            }
-            !covered
-        })
-        .collect()
+    let mut kept: Vec<PathBuf> = Vec::with_capacity(paths.len());
+    for path in paths {
+        if !kept.last().is_some_and(|above| path.starts_with(above)) {
+            kept.push(path);
+        }
+    }
+    kept.into_iter().collect()
 }
 
 impl Scan {

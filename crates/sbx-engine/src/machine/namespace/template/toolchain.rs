@@ -434,12 +434,10 @@ impl Finder<'_> {
         for real in followed {
             for bind in &mut tools.binds {
                 let below = real.strip_prefix(&bind.source).ok();
-                bind.hidden.extend(
-                    below
-                        .map(Path::to_owned)
-                        .filter(|path| path != Path::new("")),
-                );
-                bind.hidden = outermost(std::mem::take(&mut bind.hidden));
+                if let Some(below) = below.filter(|path| *path != Path::new("")) {
+                    bind.hidden.insert(below.to_owned());
+                    bind.hidden = outermost(std::mem::take(&mut bind.hidden));
+                }
             }
         }
         let ToolChains {
