@@ -128,8 +128,11 @@ pub(super) fn handed_over_after_a_crash(world: &'static World) {
     // Wherever it is by then.
     plant(&sandbox, "again");
     let moved = outer.join("moved");
+    let init = world.init_pid(&sandbox.name);
     fs::rename(&inner, &moved).unwrap();
-    sandbox.kill_init();
+    // The daemon ends a sandbox whose read-only part was moved, perhaps before this does.
+    kill(init, Signal::KILL);
+    world.until_stopped(&sandbox.name, "the daemon knows");
     assert!(is_the_callers(&sandbox, "again"));
     assert_eq!(owner(&moved.join("others")), before);
     fs::rename(&moved, &inner).unwrap();
