@@ -88,6 +88,7 @@ impl Shared {
         record.git.clone_from(&git.shares);
         let surroundings = Surroundings {
             writable: &|| self.writable(),
+            go_build_cache: self.settings().go_build_cache,
             set_started_with: &|fingerprint| {
                 entry.state().record.template.started_with = Some(fingerprint.to_owned());
             },

@@ -137,6 +137,8 @@ enum Disk {
 pub(crate) struct Surroundings<'a> {
     /// What programs in sandboxes can write.
     pub(crate) writable: &'a dyn Fn() -> Vec<Writable>,
+    /// The caller's build cache of Go is shown too.
+    pub(crate) go_build_cache: bool,
     /// Notes the version that the sandbox starts with, before templates that are not in use are removed.
     pub(crate) set_started_with: &'a dyn Fn(&str),
     /// Versions of templates that any sandbox uses.

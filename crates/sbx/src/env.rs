@@ -18,7 +18,7 @@ pub(crate) const SBX_HOME: &str = "SBX_HOME";
 const SBX_EXEC_TRANSPORT: &str = "SBX_EXEC_TRANSPORT";
 
 /// The variables that a daemon inherits; no others are passed on, as they may be secrets.
-const FOR_DAEMON: [&str; 18] = [
+const FOR_DAEMON: [&str; 19] = [
     "HOME",
     "PATH",
     "USER",
@@ -28,6 +28,7 @@ const FOR_DAEMON: [&str; 18] = [
     "SANDBOXD_LOG_LEVEL",
     "SBX_AUTO_STOP_SECONDS",
     "SBX_CACHE_MAX_MIB",
+    "SBX_GO_BUILD_CACHE",
     "SBX_MODE",
     "DOCKER_SANDBOXES_PROXY",
     "DOCKER_SANDBOXES_NO_PROXY",
@@ -40,13 +41,14 @@ const FOR_DAEMON: [&str; 18] = [
 ];
 
 /// Variables for tool chains, git's configuration, locale and time zone that a sandbox inherits (and `LC_*`).
-const FOR_SANDBOX: [&str; 19] = [
+const FOR_SANDBOX: [&str; 20] = [
     "RUSTUP_HOME",
     "CARGO_HOME",
     "PYENV_ROOT",
     "GOROOT",
     "GOPATH",
     "GOMODCACHE",
+    "GOCACHE",
     "GRADLE_USER_HOME",
     "npm_config_cache",
     "PIP_CACHE_DIR",

@@ -52,6 +52,8 @@ pub struct Settings {
     pub auto_stop: Option<Duration>,
     /// How large all build caches together may become.
     pub cache_max_mib: u64,
+    /// Show the caller's `GOCACHE` inside.
+    pub go_build_cache: bool,
     /// Variables that an SSH client may give to a command: names in which `*` and `?` stand for others.
     #[serde(deserialize_with = "names")]
     pub ssh_accept_env: Vec<String>,
@@ -104,6 +106,7 @@ impl Default for Settings {
         Self {
             auto_stop: Some(DEFAULT_AUTO_STOP_DELAY),
             cache_max_mib: DEFAULT_CACHE_MIB,
+            go_build_cache: false,
             ssh_accept_env: Vec::new(),
             mode: None,
         }

@@ -98,6 +98,7 @@ impl Namespace {
                 workspaces: &workspaces,
                 untrusted: &UntrustedPaths::new(&(surroundings.writable)()),
                 sources: &sources.collect(),
+                go_build_cache: surroundings.go_build_cache,
             },
             record.ids.mode,
             &build,

@@ -17,6 +17,7 @@ pub struct Setting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    Bool,
     Int,
     String,
     List,
@@ -25,6 +26,7 @@ pub enum Kind {
 impl Kind {
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bool => "bool",
             Self::Int => "int",
             Self::String => "string",
             Self::List => "list",
@@ -48,6 +50,14 @@ pub const TABLE: &[Setting] = &[
         requires_restart: false,
         advanced: false,
         description: "How large all build caches (`--cache`) may be together; the least recently used ones are removed",
+    },
+    Setting {
+        key: "go_build_cache",
+        kind: Kind::Bool,
+        variable: "SBX_GO_BUILD_CACHE",
+        requires_restart: false,
+        advanced: false,
+        description: "Show your Go build cache in sandboxes from their next start on: what was compiled of all your Go projects, read-only below each sandbox's own layer",
     },
     Setting {
         key: "ssh_accept_env",
@@ -76,6 +86,7 @@ impl Setting {
         match self.key {
             "auto_stop_seconds" => json!(super::DEFAULT_AUTO_STOP_DELAY.as_secs()),
             "cache_max_mib" => json!(super::DEFAULT_CACHE_MIB),
+            "go_build_cache" => json!(false),
             "ssh_accept_env" => json!([]),
             _ => Value::Null,
         }
@@ -86,16 +97,18 @@ impl Setting {
         match self.key {
             "auto_stop_seconds" => "600",
             "cache_max_mib" => "10240",
+            "go_build_cache" => "true",
             "ssh_accept_env" => "LC_*",
             _ => "subordinate",
         }
     }
 
-    /// A value as it is typed: what looks like a number is one.
+    /// A value as it is typed: what looks like a number or a truth value is one.
     pub fn parse(text: &str) -> Value {
-        match text.parse::<u64>() {
-            Ok(number) => number.into(),
-            Err(_) => text.into(),
+        match (text.parse::<u64>(), text.parse::<bool>()) {
+            (Ok(number), _) => number.into(),
+            (_, Ok(truth)) => truth.into(),
+            _ => text.into(),
         }
     }
 }

@@ -75,6 +75,15 @@ const CACHES: &[Cache] = &[
     },
 ];
 
+/// What Go compiled of all the caller's projects: shown only if the user's settings ask for it.
+const GO_BUILD: Cache = Cache {
+    variables: &[("GOCACHE", "")],
+    home: ".cache/go-build",
+    target: ".cache/go-build",
+    hidden: &[],
+    prefix: "",
+};
+
 /// Below `/home/agent`: where tools keep what they compiled or downloaded, none of which is taken from the caller. Kept
 /// for the next sandbox of a repository if that is asked for.
 const OWN_CACHES: &[&str] = &[".cache", ".gradle/caches"];
@@ -111,11 +120,12 @@ pub(super) struct Caches {
 pub(super) fn caches(
     home: &Path,
     env: &BTreeMap<String, String>,
+    go_build_cache: bool,
     probe: &dyn Fn(&Path) -> Option<CacheDir>,
     free: &dyn Fn(&Path) -> bool,
 ) -> Caches {
     let mut caches = Caches::default();
-    for cache in CACHES {
+    for cache in CACHES.iter().chain(go_build_cache.then_some(&GO_BUILD)) {
         let place = cache.place(home, env);
         let told = cache.told(&place).filter(|(_, dir)| free(dir));
         let told = told.filter(|(_, dir)| cache.value(dir).is_some());
@@ -134,6 +144,8 @@ pub(super) fn caches(
         let Some(found) = found else { continue };
         let target = match told {
             Some(_) => place.clone(),
+            // The template has no directory for it.
+            None if cache.variables == GO_BUILD.variables => continue,
             None => Path::new(AGENT_HOME).join(cache.target),
         };
         caches.sources.push((place, found.path.clone()));

@@ -74,6 +74,8 @@ pub struct LayoutRequest<'a> {
     pub untrusted: &'a UntrustedPaths,
     /// [`HostLayout::sources`] of the first start.
     pub sources: &'a BTreeMap<PathBuf, PathBuf>,
+    /// Show the build cache of Go too.
+    pub go_build_cache: bool,
 }
 
 /// The layout of a sandbox for `request` on this host.
@@ -348,7 +350,7 @@ pub(super) fn lay_out(
         };
         writable = shims(&mut tools.binds, &probe);
         let free = |path: &Path| !refusals.cover(path) && tools.leave_free(path);
-        let found = caches(&home, &caller.env, &probe, &free);
+        let found = caches(&home, &caller.env, request.go_build_cache, &probe, &free);
         writable.extend(without_secrets(found.overlays, &view));
         sources.extend(found.sources);
         dirs = found.dirs;

@@ -26,6 +26,7 @@ fn request(caller: &Caller) -> LayoutRequest<'_> {
         workspaces: &[],
         untrusted: &NOWHERE,
         sources: &NOTHING,
+        go_build_cache: false,
     }
 }
 

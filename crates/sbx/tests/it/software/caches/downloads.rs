@@ -11,6 +11,7 @@ use crate::software::{bash, blocked, home, listing, outside};
 
 pub(crate) const TESTS: &[ModeTest] = &[
     ("go_downloads_no_module_again_inside", go),
+    ("go_compiles_nothing_again_inside_if_asked", go_compiles),
     ("a_build_cache_keeps_what_go_compiled", go_build_cache),
     ("npm_installs_from_the_callers_cache_inside", npm),
     ("pip_builds_no_wheel_again_inside", pip),
@@ -135,6 +136,33 @@ fn go(world: &'static World) {
         "touch before; {GO_BUILD}; find $(go env GOMODCACHE)/sbx.test -newer ../before; ! test -e {home}/.cache/go-build"
     );
     assert_eq!(bash(&sandbox, "agent", &again).ok(), "from a dependency");
+}
+
+/// With the setting, what Go compiled outside is there inside, and the caller's cache stays as it is.
+fn go_compiles(world: &'static World) {
+    if !has_go() {
+        return;
+    }
+    let world = World::fresh(world.mode);
+    world
+        .run(["settings", "set", "go_build_cache", "true"])
+        .ok();
+    let caller = Caller::new(&world, GO);
+    caller.host(GO_PROJECT);
+    let (sandbox, said) = caller.outside_inside_outside(GO_BUILD, ".cache/go-build");
+    assert!(said[0].contains("sbx.test/dep\n"), "{}", said[0]);
+    assert_eq!(said[1..], ["from a dependency"; 2]);
+    let change = "echo '// changed' >>app/main.go; ";
+    let said = bash(&sandbox, "agent", &format!("{change}{GO_BUILD}")).ok();
+    assert!(said.contains("sbx.test/app\n"), "{said}");
+    // A running sandbox keeps what it was started with.
+    world
+        .run(["settings", "set", "go_build_cache", "false"])
+        .ok();
+    world.run(["stop", &sandbox.name]).ok();
+    let home = caller.home.path().display();
+    let script = format!("! test -e {home}/.cache/go-build/README");
+    bash(&sandbox, "agent", &script).ok();
 }
 
 /// The remedy that the documentation names.
