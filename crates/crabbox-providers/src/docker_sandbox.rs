@@ -8,10 +8,15 @@
 mod argv;
 mod build_cache;
 mod client;
+mod creator;
 mod doctor;
 mod engine;
 mod env_file_probe;
+mod exec;
+mod name;
+mod observe;
 mod parse;
+mod remove;
 mod settings;
 mod shown_command;
 mod state_dir;
@@ -24,24 +29,24 @@ use std::time::Duration;
 
 use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
 use crabbox_core::command::{Assignments, Rules, display};
-use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::git::{Env, Repository};
-use crabbox_core::process::{Cancel, StatusMemfd, Stdin};
+use crabbox_core::process::Cancel;
 use crabbox_core::provider::{
     BuildCache, BusyLease, Check, ClearedCaches, CopyRequest, CreateFailure, Created, Denials,
-    Execution, ExpiredLease, HostContext, Labels, LeasePlan, NewLease, Notices, Observed, Phase,
+    Execution, ExpiredLease, HostContext, Labels, LeasePlan, NewLease, Notices, Observed,
     PortsRequest, Provider, Removal, RunEnd, Spec, StopBy, Use, Verified, Workspace, WorkspaceKind,
 };
-use crabbox_core::search_path::is_program;
 use crabbox_core::settings::{Origin, Settings};
 use crabbox_core::{Code, Failure};
 use jiff::Timestamp;
 
-use argv::{Attach, OwnFlags};
-use client::{Client, EndedBy, Status};
-use engine::{By, EngineIdentity, EngineMismatch, Found};
+use argv::OwnFlags;
+use client::Client;
+use creator::{BUNDLED, called_for_people};
+use engine::By;
+use name::{new_name, sandbox_name};
 use parse::{Listed, Suggested};
-use settings::{Cli, Config, First};
+use settings::{Cli, Config};
 
 pub(crate) const SPEC: Spec = Spec {
     name: "docker-sandbox",
@@ -75,22 +80,11 @@ pub(crate) const SPEC: Spec = Spec {
     credentials: &[],
 };
 
-/// The longest name that sbx takes.
-const MAX_NAME: usize = 63;
-const NAME_PREFIX: &str = "crabbox-";
-/// Variables of ours that say where a command runs: it can do without them.
-const RESERVED_PREFIX: &str = "CRABBOX_";
 /// Labels of a claim.
 const SANDBOX: &str = "sandbox";
 const CLONE: &str = "clone";
 /// The program that created it; where that keeps its sandboxes is the claim's scope.
 const ENGINE: &str = "engine";
-/// The states of a sandbox that only another engine knows, and of one whose engine no longer exists.
-const OTHER_ENGINE: &str = "other-engine";
-const ENGINE_MISSING: &str = "engine-missing";
-
-/// What people call the engine that came with us.
-const BUNDLED: &str = "bundled engine";
 
 /// The constructor for the registry.
 pub(crate) fn open(settings: &Settings, host: &HostContext) -> Box<dyn Provider> {
@@ -159,132 +153,6 @@ impl DockerSandbox {
         }
     }
 
-    /// `scope` is that of the claim, if there is one already.
-    fn identity(&self, client: &Client, scope: &str) -> Option<EngineIdentity> {
-        let own = self.is_bundled(client)
-            || client.is_known_own()
-            || scope.starts_with(engine::XDG_STATE_HOME);
-        EngineIdentity::of(&client.found.program, &self.env, own)
-    }
-
-    /// Also where a claim names the program that came with us.
-    fn is_bundled(&self, client: &Client) -> bool {
-        let found = self.client.as_ref().map(|client| &client.found);
-        found.is_ok_and(|found| found.by == By::Bundled && found.program == client.found.program)
-    }
-
-    /// How messages about an engine begin: programs know them by the name of the provider.
-    fn called_through(&self, client: &Client) -> String {
-        match self.watched {
-            false => SPEC.name.to_owned(),
-            true => called_for_people(&client.found, self.is_bundled(client)),
-        }
-    }
-
-    /// The same for the engine of a claim.
-    fn called_for(&self, claim: &Claim) -> String {
-        let client = self.client_for(claim);
-        client.map_or_else(
-            |_| SPEC.name.to_owned(),
-            |client| self.called_through(&client),
-        )
-    }
-
-    /// The engine of a lease that exists: the one that its claim records, unless the user names one. What is found by
-    /// a look-up may be another one by now.
-    fn client_for(&self, claim: &Claim) -> Result<Client, Failure> {
-        let recorded = claim.labels.get(ENGINE).map(Path::new);
-        let recorded = recorded.filter(|program| program.is_absolute() && is_program(program));
-        match (&self.config.cli, recorded) {
-            (Cli::Default(_), Some(program)) => {
-                let found = Found {
-                    program: program.to_path_buf(),
-                    by: By::Claim,
-                };
-                Ok(match &self.client {
-                    // What is known of it need not be asked again.
-                    Ok(client) if client.found.program == found.program => client.found_as(found),
-                    Ok(_) | Err(_) => Client::new(found, &self.state, &self.env),
-                })
-            }
-            (Cli::Default(_), None) | (Cli::Named(_), _) => self.client().cloned(),
-        }
-    }
-
-    /// How the engine in use differs from the one that created the sandbox.
-    fn mismatch(&self, claim: &Claim) -> Option<Mismatch> {
-        let here = self.identity(&self.client_for(claim).ok()?, &claim.provider_scope)?;
-        let creator = EngineIdentity {
-            state_dir: Some(claim.provider_scope.clone()).filter(|dir| !dir.is_empty())?,
-            program: claim.labels.get(ENGINE)?.clone(),
-        };
-        let kind = here.mismatch(&creator)?;
-        Some(Mismatch {
-            kind,
-            here,
-            creator,
-        })
-    }
-
-    /// Whether the claim says that the engine in use created the sandbox. An old claim says nothing.
-    fn is_creator(&self, claim: &Claim) -> bool {
-        let says = !claim.provider_scope.is_empty() && claim.labels.contains_key(ENGINE);
-        says && self.mismatch(claim).is_none()
-    }
-
-    /// Whether the engine in use is the one that created the sandbox, before anything is done with one of that name.
-    fn same_engine(&self, claim: &Claim) -> Result<(), Failure> {
-        match self.mismatch(claim) {
-            None => Ok(()),
-            Some(mismatch) if mismatch.kind == EngineMismatch::ProgramGone => Ok(()),
-            Some(mismatch) => Err(mismatch.failure(claim, &self.called_for(claim))),
-        }
-    }
-
-    /// The same for what is done without a look at the list.
-    fn same_engine_now(&self, claim: &Claim, cancel: &Cancel) -> Result<(), Failure> {
-        self.same_engine(claim)?;
-        match self.unproved(claim) {
-            Some(failure) => {
-                let listed = self.client_for(claim)?.find(sandbox_name(claim), cancel)?;
-                listed.map_or(Err(failure), |_| Ok(()))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// That a sandbox is not in this engine's list proves nothing if another engine created it. `Some` says so, and how
-    /// to ask that one.
-    fn unproved(&self, claim: &Claim) -> Option<Failure> {
-        let mismatch = self.mismatch(claim)?;
-        Some(mismatch.failure(claim, &self.called_for(claim)))
-    }
-
-    /// What is said of a sandbox that is not in the list.
-    fn not_listed(&self, claim: &Claim) -> Failure {
-        self.unproved(claim)
-            .unwrap_or_else(|| absent(sandbox_name(claim), &self.called_for(claim)))
-    }
-
-    fn observe_one(&self, claim: &Claim, all: &[Listed]) -> Observed {
-        let name = sandbox_name(claim);
-        let listed = all.iter().find(|one| one.name == name);
-        let mismatch = self.mismatch(claim).map(|mismatch| mismatch.kind);
-        let (state, phase) = match (listed, mismatch) {
-            (_, Some(EngineMismatch::StateDir | EngineMismatch::Program)) => {
-                (OTHER_ENGINE, Phase::Unknown)
-            }
-            (Some(listed), None | Some(EngineMismatch::ProgramGone)) => return seen(listed),
-            (None, Some(EngineMismatch::ProgramGone)) => (ENGINE_MISSING, Phase::Unknown),
-            (None, None) => ("missing", Phase::Absent),
-        };
-        Observed {
-            state: state.to_owned(),
-            phase,
-            labels: BTreeMap::from([(SANDBOX.to_owned(), name.to_owned())]),
-        }
-    }
-
     fn client(&self) -> Result<&Client, Failure> {
         self.client.as_ref().map_err(Clone::clone)
     }
@@ -310,126 +178,6 @@ impl DockerSandbox {
             Some(_) => Ok(()),
         }
     }
-
-    /// The engine failed, not the command. Perhaps because there is no such sandbox any more.
-    fn engine_failure(
-        &self,
-        client: &Client,
-        claim: &Claim,
-        code: i32,
-        said: &str,
-        cancel: &Cancel,
-    ) -> Failure {
-        if let Ok(None) = client.find(sandbox_name(claim), cancel) {
-            return self.not_listed(claim);
-        }
-        let called = self.called_through(client);
-        let message = format!("{called} run failed: `sbx exec` exited {code}");
-        // Without a choice of the provider, where there was none: it would be one of the engine as well.
-        let is_default = self.config.cli == Cli::Default(First::Bundled);
-        let doctor = match is_default && self.is_bundled(client) {
-            true => "crabbox doctor".to_owned(),
-            false => self.command("doctor"),
-        };
-        let mut failure = Failure::new(Code::Provider, message).hint(doctor);
-        if !said.is_empty() {
-            failure.causes.push(said.to_owned());
-        }
-        failure
-    }
-}
-
-/// How messages for people begin.
-fn called_for_people(found: &Found, is_bundled: bool) -> String {
-    match is_bundled {
-        true => format!("{BUNDLED}:"),
-        false => format!("sbx at {}:", found.program.display()),
-    }
-}
-
-/// Two engines that are not the same.
-#[derive(Debug)]
-struct Mismatch {
-    kind: EngineMismatch,
-    here: EngineIdentity,
-    creator: EngineIdentity,
-}
-
-impl Mismatch {
-    /// `called`: how the message begins.
-    fn failure(self, claim: &Claim, called: &str) -> Failure {
-        let name = sandbox_name(claim);
-        let Self {
-            kind,
-            here,
-            creator,
-        } = self;
-        let (there, now, with) = match kind {
-            EngineMismatch::StateDir => {
-                let without = match creator.state_dir.starts_with("SBX_HOME=") {
-                    true => "",
-                    false => "without SBX_HOME and ",
-                };
-                let with = format!("{without}with {}", creator.state_dir);
-                (creator.state_dir, here.state_dir, with)
-            }
-            EngineMismatch::Program => {
-                let with = format!("with --docker-sandbox-cli {}", creator.program);
-                (creator.program, here.program, with)
-            }
-            EngineMismatch::ProgramGone => return engine_missing(claim, called, &here, &creator),
-        };
-        let message = format!(
-            "{called} sandbox {name:?} was created by another engine, with {there}, and not by this one, with {now}"
-        );
-        Failure::new(Code::Config, message).hint(format!("the same command {with}"))
-    }
-}
-
-/// No engine is left whose list would prove anything.
-fn engine_missing(
-    claim: &Claim,
-    called: &str,
-    here: &EngineIdentity,
-    creator: &EngineIdentity,
-) -> Failure {
-    let name = sandbox_name(claim);
-    let message = format!(
-        "{called} sandbox {name:?} was created with {}, which no longer exists; {} does not list it, but that does not prove that it is gone",
-        creator.program, here.program
-    );
-    let forget = format!("crabbox claims forget {}", SPEC.shown_id(claim));
-    Failure::new(Code::ProviderMissing, message)
-        .hint("the same command with --docker-sandbox-cli and where that program is now")
-        .hint(format!(
-            "{forget} removes only the record; the sandbox may still exist"
-        ))
-}
-
-fn absent(name: &str, called: &str) -> Failure {
-    Failure::new(
-        Code::NotFound,
-        format!("{called} sandbox {name:?} is not present in sbx inventory"),
-    )
-}
-
-/// The command did not begin, for a reason that is its own and not the engine's.
-fn not_executed(code: i32, why: &str, called: &str) -> Failure {
-    let mut failure = Failure::new(Code::CommandExit, format!("{called} run exited {code}"))
-        .exits(u8::try_from(code).unwrap_or(1));
-    if !why.is_empty() {
-        failure.causes.push(why.to_owned());
-    }
-    failure
-}
-
-/// The claim says it; the lease id does as well.
-fn sandbox_name(claim: &Claim) -> &str {
-    let by_id = claim.lease_id.as_str();
-    claim
-        .sandbox()
-        .or_else(|| by_id.strip_prefix(SPEC.lease_prefix))
-        .unwrap_or(by_id)
 }
 
 /// Another engine mounts the worktree alone; what it would make of the flag is not known.
@@ -439,22 +187,6 @@ fn no_git_write() -> Failure {
         "--git-write needs the bundled engine; this `sbx` is another one",
     )
     .hint("use the bundled engine, or leave --git-write out")
-}
-
-/// Our own engine answers when the sandbox cannot be reached and cannot come back, and lists every one that it has: its
-/// answer is the proof.
-fn remove_with_own(client: &Client, name: &str, cancel: &Cancel) -> Result<Removal, Failure> {
-    match client.change(argv::remove(name), cancel) {
-        Err(failure) if !parse::is_absence(&failure, name) => {
-            Err(retry_removal(client, failure, name))
-        }
-        Ok(()) | Err(_) => Ok(Removal::Gone),
-    }
-}
-
-fn retry_removal(client: &Client, failure: Failure, name: &str) -> Failure {
-    let hint = format!("run `sbx rm --force {name}` to retry cleanup");
-    failure.hint(client.hint(&hint))
 }
 
 /// A rule that the next sandbox of this repository has as well.
@@ -468,24 +200,6 @@ fn allow_command(client: &Client, workspace: &Workspace, resources: &str) -> Str
 
 fn is_clone(claim: &Claim) -> bool {
     claim.labels.get(CLONE).is_some_and(|value| value == "true")
-}
-
-/// `crabbox-<repository>-<6 hex>`, with what is too long cut out of the repository's name.
-fn new_name(repository: &str, random: &str) -> String {
-    let mut name = String::new();
-    for c in repository.chars().flat_map(char::to_lowercase) {
-        if c.is_ascii_alphanumeric() {
-            name.push(c);
-        } else if !name.is_empty() && !name.ends_with('-') {
-            name.push('-');
-        }
-    }
-    let name = name.trim_matches('-');
-    let name = name.strip_prefix(NAME_PREFIX).unwrap_or(name);
-    let room = MAX_NAME - NAME_PREFIX.len() - 1 - random.len();
-    let name = name.get(..room).unwrap_or(name).trim_matches('-');
-    let name = if name.is_empty() { "repo" } else { name };
-    format!("{NAME_PREFIX}{name}-{random}")
 }
 
 impl Provider for DockerSandbox {
@@ -619,81 +333,7 @@ impl Provider for DockerSandbox {
         exec: Execution<'_>,
         cancel: &Cancel,
     ) -> Result<i32, Failure> {
-        let claim = sandbox.claim();
-        let client = self.client_for(claim)?;
-        let known = client.known_or_foreign(cancel)?;
-        let name = sandbox_name(claim);
-        if known.may_ignore_env_file
-            && exec
-                .env
-                .keys()
-                .any(|name| !name.starts_with(RESERVED_PREFIX))
-        {
-            let called = self.called_through(&client);
-            env_file_probe::prove(&client, &self.state, name, &called, cancel)?;
-        }
-        let env_file = EnvFile::create(&self.state, &env_file_bytes(exec.env))?;
-        let status = match known.bundled {
-            true => client::status()?,
-            false => None,
-        };
-        let status_file = status.as_ref().map(StatusMemfd::path);
-        let workdir = exec
-            .workdir
-            .map_or_else(|| self.workdir(exec.workspace), PathBuf::from);
-        // Another engine gets a stdin only where the user asks for one: a script's own stdin is not meant for it.
-        let stdin = match known.bundled || exec.interactive || exec.terminal {
-            true => exec.stdin,
-            false => Stdin::Null,
-        };
-        let attach = Attach {
-            stdin: !matches!(stdin, Stdin::Null),
-            terminal: exec.terminal,
-            all_keys: known.bundled,
-        };
-        let argv = argv::exec(
-            name,
-            &workdir,
-            env_file.path(),
-            status_file.as_deref(),
-            attach,
-            &exec.argv,
-        );
-        let done = client.stream(argv, stdin, exec.stdout, exec.stderr, cancel)?;
-        if let Some(failure) = done.lost() {
-            return Err(failure);
-        }
-        let code = done.end.code();
-        let status = status.map(client::read);
-        let denied = status.as_ref().and_then(|status| status.as_ref()?.denied);
-        self.nothing_denied
-            .store(denied == Some(false), Ordering::Relaxed);
-        if code == 0 {
-            return Ok(0);
-        }
-        let ended_by = status.map(|status| status.map(|Status { ended_by, .. }| ended_by));
-        match ended_by {
-            Some(Some(EndedBy::Command)) => Ok(code),
-            // There is no such program, or it cannot be executed.
-            Some(Some(EndedBy::Engine { message })) if matches!(code, 126 | 127) => {
-                Err(not_executed(code, &message, &self.called_through(&client)))
-            }
-            Some(Some(EndedBy::Engine { message })) => {
-                Err(self.engine_failure(&client, claim, code, &message, cancel))
-            }
-            Some(None) => {
-                // An engine that does not know the flag has been replaced.
-                client.forget();
-                Err(self.engine_failure(&client, claim, code, "", cancel))
-            }
-            // Another engine's codes are also a command's own. Without the sandbox it cannot have been one.
-            None if matches!(code, 1 | 125) => match client.find(name, cancel) {
-                Ok(None) => Err(self.not_listed(claim)),
-                Err(failure) => Err(failure),
-                Ok(Some(_)) => Ok(code),
-            },
-            None => Ok(code),
-        }
+        self.run_command(sandbox, exec, cancel)
     }
 
     fn denials(
@@ -748,31 +388,7 @@ impl Provider for DockerSandbox {
         begin: &dyn Fn() -> Result<(), Failure>,
         cancel: &Cancel,
     ) -> Result<Removal, Failure> {
-        let claim = sandbox.claim();
-        let (client, name) = (self.client_for(claim)?, sandbox_name(claim));
-        if client.is_own(cancel) && self.is_creator(claim) {
-            begin()?;
-            return remove_with_own(&client, name, cancel);
-        }
-        let listed = client.find(name, cancel)?.is_some();
-        if !listed && let Some(failure) = self.unproved(claim) {
-            return Err(failure);
-        }
-        begin()?;
-        // Also where the list does not show it: not every engine lists everything that it has.
-        let removed = client.change(argv::remove(name), cancel);
-        // Some versions exit with 0 and remove nothing, others fail where nothing is left to remove: the list decides.
-        match (client.find(name, cancel), removed) {
-            (Ok(None), Ok(())) => Ok(Removal::Gone),
-            (Ok(None), Err(_)) if listed => Ok(Removal::Gone),
-            (Ok(None), Err(failure)) if parse::is_absence(&failure, name) => Ok(Removal::Gone),
-            (Ok(Some(_)), Ok(())) => Err(Failure::new(
-                Code::Provider,
-                format!("`sbx rm --force {name}` succeeded, but the sandbox still exists"),
-            )),
-            (_, Err(failure)) | (Err(failure), Ok(())) => Err(failure),
-        }
-        .map_err(|failure| retry_removal(&client, failure, name))
+        self.remove_sandbox(sandbox, begin, cancel)
     }
 
     fn manual_removal_reason(&self, claim: &Claim) -> Option<String> {
@@ -838,65 +454,5 @@ impl Provider for DockerSandbox {
         cancel: &Cancel,
     ) -> Result<ClearedCaches, Failure> {
         build_cache::clear(self.client()?, workspace, cancel)
-    }
-}
-
-/// The engine stops an idle sandbox, and starts it for the next command: stopped is not over.
-fn seen(listed: &Listed) -> Observed {
-    let phase = match listed.state.as_str() {
-        "running" | "ready" | "started" | "active" | "stopped" => Phase::Ready,
-        "expired" | "failed" | "released" | "stopped_with_code" | "terminated" => Phase::Over,
-        _ => Phase::NotYet,
-    };
-    let mut labels = BTreeMap::new();
-    for (key, value) in [
-        (SANDBOX, &listed.name),
-        ("agent", &listed.agent),
-        ("workspace", &listed.workspace),
-        ("isolation", &listed.backend),
-    ] {
-        if !value.is_empty() {
-            labels.insert(key.to_owned(), value.clone());
-        }
-    }
-    Observed {
-        state: listed.state.clone(),
-        phase,
-        labels,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_say_what_they_are_for() {
-        assert_eq!(new_name("my-app", "1a2b3c"), "crabbox-my-app-1a2b3c");
-        assert_eq!(
-            new_name("crabbox-My_App!", "1a2b3c"),
-            "crabbox-my-app-1a2b3c"
-        );
-        assert_eq!(new_name("Ünïcode", "1a2b3c"), "crabbox-n-code-1a2b3c");
-        assert_eq!(new_name("", "1a2b3c"), "crabbox-repo-1a2b3c");
-        let long = new_name(&"x".repeat(200), "1a2b3c");
-        assert_eq!(long.len(), MAX_NAME);
-        assert!(long.ends_with("x-1a2b3c"));
-    }
-
-    #[test]
-    fn bug_13_a_stopped_sandbox_can_run_commands() {
-        let listed = |state: &str| Listed {
-            id: "i".into(),
-            name: "n".into(),
-            state: state.into(),
-            agent: String::new(),
-            workspace: String::new(),
-            backend: String::new(),
-        };
-        assert_eq!(seen(&listed("stopped")).phase, Phase::Ready);
-        assert_eq!(seen(&listed("running")).phase, Phase::Ready);
-        assert_eq!(seen(&listed("failed")).phase, Phase::Over);
-        assert_eq!(seen(&listed("starting")).phase, Phase::NotYet);
     }
 }

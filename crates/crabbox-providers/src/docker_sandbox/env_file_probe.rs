@@ -9,9 +9,9 @@ use crabbox_core::env::{EnvFile, env_file_bytes};
 use crabbox_core::process::{Cancel, End};
 use crabbox_core::{Code, Failure};
 
-use super::absent;
 use super::argv::{self, Attach};
 use super::client::Client;
+use super::creator::absent;
 
 const EXAMPLE: &str = "CRABBOX_EXAMPLE";
 

@@ -1,8 +1,13 @@
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
+use sbx_api::MountKind;
 use sbx_proto::plan::OpenFiles;
 
+use super::builder::MASKED;
+use super::pins::{innermost, pins};
 use super::*;
-use crate::sandbox::record::WorkspaceKind;
+use crate::machine::namespace::template::{HostBind, OverlayDir, SavedLayers};
 use crate::sandbox::record::tests::example;
 
 fn layout() -> HostLayout {
