@@ -140,8 +140,13 @@ pub(super) fn resume(
     demand: Demand,
     command: &str,
 ) -> Result<(), Failure> {
-    create(context, workspace, lease, demand, command)
-        .map_err(|failed| keep_begun(context, &lease.claim, *failed.failure))
+    let Err(failed) = create(context, workspace, lease, demand, command) else {
+        return Ok(());
+    };
+    Err(match failed.failure.code {
+        Code::Expired => lease.ended(context, *failed.failure),
+        _ => keep_begun(context, &lease.claim, *failed.failure),
+    })
 }
 
 impl Lease {
@@ -153,6 +158,11 @@ impl Lease {
             listed: None,
             lock,
         }
+    }
+
+    /// An earlier request with the same id made it, and its provider says that its time is over.
+    pub(super) fn ended(&mut self, context: Context<'_>, failure: Failure) -> Failure {
+        ended(context, &self.claim, &mut self.lock, failure, REPLAY)
     }
 }
 
@@ -353,14 +363,14 @@ pub(super) fn reuse(
         .read(&found.lease_id)?
         .ok_or_else(|| released_meanwhile(&found))?;
     let allowed = binding::check(&claim, &repo, request.reclaim)?;
-    usable(context, &claim)?;
+    usable(context, &claim, REUSE)?;
     let verified = context.verify(&claim, Use::Reuse)?;
     if let Some(why) = verified.fact(MISSING) {
         let is_forgotten = why.is_empty();
         return Err(missing(context, &claim, &mut lock, is_forgotten));
     }
     let labels = ready::wait(context, &claim)
-        .map_err(|failure| ended(context, &claim, &mut lock, failure))?;
+        .map_err(|failure| ended(context, &claim, &mut lock, failure, REUSE))?;
     let idle = request.idle_timeout.as_secs();
     context
         .provider
@@ -413,12 +423,32 @@ pub(super) fn missing(
     }
 }
 
+/// What is told of a lease that was asked for when its time was over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    outcome: &'static str,
+    instead: &'static str,
+}
+
+/// To `--id`.
+pub(super) const REUSE: Told = Told {
+    outcome: "command not run",
+    instead: "crabbox run without --id makes a new one",
+};
+
+/// To the request that chose its id.
+pub(super) const REPLAY: Told = Told {
+    outcome: "its id is never used again",
+    instead: "choose another id",
+};
+
 /// A lease that its provider says has expired, although its time here is not over, goes as one whose time is.
 pub(super) fn ended(
     context: Context<'_>,
     claim: &Claim,
     lock: &mut OperationLock,
     failure: Failure,
+    told: Told,
 ) -> Failure {
     let provider = context.provider;
     let goes = provider.spec().expired == ExpiredLease::Remove
@@ -433,9 +463,9 @@ pub(super) fn ended(
         .upgrade(lock, id, Wait::until_canceled(&canceled))
         .and_then(|()| context.store.read(id));
     match now {
-        Ok(Some(now)) if now.state == State::Ready => {
-            let message = format!("{}; command not run", failure.message);
-            remove_expired(context, &now, Failure { message, ..failure })
+        Ok(Some(now)) if now.state != State::Releasing => {
+            let message = format!("{}; {}", failure.message, told.outcome);
+            remove_expired(context, &now, Failure { message, ..failure }, told)
         }
         Ok(_) => failure,
         Err(other) => failure.and(&other),
@@ -511,7 +541,7 @@ fn is_to_be_removed(context: Context<'_>, claim: &Claim) -> bool {
     claim.state == State::Ready && has_expired(context, claim)
 }
 
-pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+pub(super) fn usable(context: Context<'_>, claim: &Claim, told: Told) -> Result<(), Failure> {
     let lease = &claim.lease_id;
     match claim.state {
         State::Ready => {}
@@ -536,16 +566,30 @@ pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure>
             context.report.line(&line);
             return Ok(());
         }
-        let message = format!("lease {lease} reached its TTL expiry; command not run");
-        let expired = Failure::new(Code::Expired, message);
+        let expired = past_expiry(claim, told);
         if is_to_be_removed(context, claim) {
-            return Err(remove_expired(context, claim, expired));
+            return Err(remove_expired(context, claim, expired, told));
         }
-        return Err(expired
-            .hint("crabbox cleanup")
-            .hint("crabbox run without --id makes a new one"));
+        return Err(expired.hint("crabbox cleanup").hint(told.instead));
     }
     Ok(())
+}
+
+fn past_expiry(claim: &Claim, told: Told) -> Failure {
+    let lease = &claim.lease_id;
+    let message = format!("lease {lease} reached its TTL expiry; {}", told.outcome);
+    Failure::new(Code::Expired, message)
+}
+
+/// Whether an earlier request with the same id, which did not come to its end, can still be finished.
+pub(super) fn resumable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+    match has_expired(context, claim) {
+        true => {
+            let expired = past_expiry(claim, REPLAY);
+            Err(remove_expired(context, claim, expired, REPLAY))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Whether the provider's sandbox ended with the lease's time to live.
@@ -554,10 +598,9 @@ pub(super) fn has_expired(context: Context<'_>, claim: &Claim) -> bool {
     removes && claim.is_expired(Timestamp::now())
 }
 
-fn remove_expired(context: Context<'_>, claim: &Claim, expired: Failure) -> Failure {
-    let retry = "crabbox run without --id makes a new one";
+fn remove_expired(context: Context<'_>, claim: &Claim, expired: Failure, told: Told) -> Failure {
     match stop::release(context, claim) {
-        Ok(Released::Gone | Released::Forgotten) => expired.hint(retry),
+        Ok(Released::Gone | Released::Forgotten) => expired.hint(told.instead),
         Ok(Released::Missing(other)) | Err(other) => {
             let stop = context.provider.stop_command(claim);
             expired.and(&other).hint(stop)

@@ -288,6 +288,43 @@ fn a_lease_that_its_provider_calls_expired_is_removed_and_runs_nothing() {
     assert!(bench.claims().is_empty());
 }
 
+/// Also when its request is made again, whether the first one came to its end or not.
+#[test]
+fn a_chosen_id_whose_time_is_over_is_released_by_its_request() {
+    for (state, by_clock) in [
+        (State::Ready, false),
+        (State::Ready, true),
+        (State::Creating, false),
+        (State::Creating, true),
+    ] {
+        let bench = Bench::new();
+        let mut terms = bench.terms(true);
+        terms.lease_id = Some(LeaseId::parse("t_mine").unwrap());
+        let claim = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap();
+        let mut over = claim.clone();
+        over.state = state;
+        if by_clock {
+            over.expires_at = Some("2020-01-01T00:00:00Z".parse().unwrap());
+        }
+        bench.store.replace(&claim, over).unwrap();
+        bench.fake.world().expired = !by_clock;
+        bench.calls();
+        let warm = || lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap_err();
+        let failure = warm();
+        assert_eq!(failure.code, Code::Expired);
+        let said = failure.to_string();
+        assert!(said.ends_with("; its id is never used again"), "{said}");
+        assert_eq!(failure.hints, ["choose another id"]);
+        assert!(
+            bench
+                .calls()
+                .ends_with(&["verify remove".to_owned(), "remove".to_owned()])
+        );
+        assert!(bench.claims().is_empty() && bench.fake.world().sandboxes.is_empty());
+        assert_eq!(warm().code, Code::State);
+    }
+}
+
 #[test]
 fn cleanup_removes_what_its_provider_calls_expired() {
     let bench = Bench::new();
