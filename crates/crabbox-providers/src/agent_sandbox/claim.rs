@@ -99,7 +99,7 @@ pub(super) fn create(
             Err(failure) => failure,
         },
         Err(Refusal { answer, failure }) => match answer {
-            Answer::Refused | Answer::NotFound | Answer::Conflict => {
+            Answer::Refused | Answer::NotServed | Answer::NotFound | Answer::Conflict => {
                 return Err(CreateFailure::nothing_created(*failure));
             }
             Answer::AlreadyExists | Answer::Unknown if failure.code != Code::ProviderMissing => {
@@ -200,7 +200,9 @@ pub(super) fn delete(
             let message = format!("SandboxClaim {name:?} was replaced; it was not deleted");
             return Err(Failure::new(Code::NotOwned, message).because(&*refusal.failure));
         }
-        Err(refusal) if refusal.answer == Answer::Refused => return Err(*refusal.failure),
+        Err(refusal) if matches!(refusal.answer, Answer::Refused | Answer::NotServed) => {
+            return Err(*refusal.failure);
+        }
         Err(refusal) => return check_gone(kubectl, name, uid, *refusal.failure, &bounded),
     }
     wait_until_gone(kubectl, name, uid, (until, FOREGROUND_TIMEOUT), cancel)
