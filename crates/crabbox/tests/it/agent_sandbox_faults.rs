@@ -195,6 +195,11 @@ fn a_denial_after_an_unanswered_request_is_retried() {
         .crabbox(&["run", "--no-sync", "--", "true"])
         .exits(5);
     ran.says("RBAC denied: get sandboxes");
+    // Nor did a look come before it: only the creation did.
+    let cluster = Cluster::new();
+    let claims = denied.replace("\"sandboxes\"", "\"sandboxclaims\"");
+    cluster.behave("fail-get", &claims.replacen("before", "once", 1));
+    cluster.crabbox(&["warmup", "--slug", "a"]).exits(0);
     // No request fell into the gap.
     let cluster = Cluster::new();
     cluster.behave("no-controller", "");
