@@ -406,6 +406,15 @@ mod tests {
         claim
     }
 
+    fn expected(claim: &Claim) -> Expected<'_> {
+        Expected {
+            claim,
+            scope: "scope",
+            warm_pool: "pool",
+            container: "",
+        }
+    }
+
     fn named(slug: &str) -> String {
         name(&claim(slug))
     }
@@ -518,12 +527,7 @@ exit 1";
         let late = wait_until_gone(&kubectl, "one", "uid-1", until, &cancel).unwrap_err();
         assert_eq!(late.code, Code::Timeout);
         let claim = claim("blue-lobster");
-        let expected = Expected {
-            claim: &claim,
-            scope: "scope",
-            warm_pool: "pool",
-            container: "",
-        };
+        let expected = expected(&claim);
         let lost = || Failure::new(Code::Provider, "unexpected EOF");
         let left = look_for_created(&kubectl, &expected, lost(), limit, &cancel).unwrap_err();
         assert_eq!(left.left, Left::MaybeSandbox);
@@ -540,12 +544,7 @@ exit 1";
     #[test]
     fn a_manifest_notes_workdir_and_container() {
         let claim = claim("blue-lobster");
-        let expected = Expected {
-            claim: &claim,
-            scope: "scope",
-            warm_pool: "pool",
-            container: "",
-        };
+        let expected = expected(&claim);
         let mut config = config();
         for (container, noted) in [("", "default"), ("main", "main")] {
             config.container = container.to_owned();
