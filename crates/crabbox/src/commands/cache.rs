@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use crabbox_core::claims::ClaimStore;
 use crabbox_core::provider::{BuildCache, Provider};
 use crabbox_core::{Code, Failure};
@@ -19,12 +19,7 @@ const CLEAR: &str = "clear";
 const PATH: &str = "path";
 
 pub(crate) fn command(name: &'static str) -> Command {
-    let json = || {
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help("Output as JSON")
-    };
+    let json = || cli::switch("json", "Output as JSON");
     let path = Arg::new(PATH)
         .value_name("PATH")
         .value_parser(clap::value_parser!(PathBuf))

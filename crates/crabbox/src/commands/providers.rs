@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::recommend;
 use crate::app::App;
+use crate::cli;
 
 /// What providers can be chosen by: a filter's name and what a provider has of it.
 type Filter = (&'static str, fn(&Spec) -> Vec<&'static str>);
@@ -27,12 +28,7 @@ const FILTERS: &[Filter] = &[
 ];
 
 pub(crate) fn command(name: &'static str) -> Command {
-    let json = || {
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help("Output as JSON")
-    };
+    let json = || cli::switch("json", "Output as JSON");
     let command = Command::new(name)
         .about("List the providers and what they can do")
         .arg(json())

@@ -200,17 +200,19 @@ fn made_at(record: &Record) -> i64 {
     i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0)
 }
 
+/// How files of one owner are shown: only in root mode are ids inside other ones than outside.
+fn owner_ids(mode: Mode, uid: u32, gid: u32) -> SourceIds {
+    match mode {
+        Mode::Root => SourceIds::Owner { uid, gid },
+        Mode::Subordinate | Mode::Single => SourceIds::Plain,
+    }
+}
+
 /// A workspace as the host gives it. A file may be another one at any time: every editor makes it so.
 fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
     Source {
         path: workspace.path.clone(),
-        ids: match mode {
-            Mode::Root => SourceIds::Owner {
-                uid: workspace.uid,
-                gid: workspace.gid,
-            },
-            Mode::Subordinate | Mode::Single => SourceIds::Plain,
-        },
+        ids: owner_ids(mode, workspace.uid, workspace.gid),
         access: if workspace.readonly {
             Access::ReadOnly
         } else {
