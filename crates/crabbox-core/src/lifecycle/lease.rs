@@ -1,4 +1,9 @@
 //! Taking a lease, reusing one, giving one back.
+//!
+//! The claim is written before the sandbox is created and replaced after each step (compare-and-swap on its revision), so
+//! that a process that dies at any point leaves a record of what may exist. The next run sweeps such leases. The
+//! operation lock is held from before the claim is written until the lease is dropped: no other process removes it
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -263,7 +268,7 @@ fn keep_begun(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure 
     let id = &claim.lease_id;
     let stop = context.provider.stop_command(claim);
     failure.hint(format!(
-        "{stop} removes lease {id}, which stays: the same request goes on with it"
+        "repeat the request to continue with lease {id}, or remove it: {stop}"
     ))
 }
 
@@ -366,7 +371,7 @@ pub(super) fn reuse(
         .provider
         .check_time_left(&with_labels(&claim, labels.clone()), request.demand)?;
     let mut synced = None;
-    // Another terminal may have written its own use down since: that is no reason to fail.
+    // Another terminal may have written its own use down since: that is not an error.
     let claim = context.store.update(id, |now| {
         let allowed = match same_sandbox(&claim, now) {
             true => allowed,

@@ -1,4 +1,9 @@
 //! One command in a sandbox, from the lease to its release.
+//!
+//! The order is that of `docs/architecture.md`: what can be refused is refused first, then the lease is taken (or reused),
+//! the tree is sent, the command runs, and the lease is kept or released. A sync needs the lease exclusively; the lock
+//! is downgraded to a shared one for the command, so that others may run beside it. After the lease is taken no way out
+//! skips the release, and a run whose sandbox could not be removed has failed, whatever its command said.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -290,7 +295,7 @@ fn still_alive(claim: &Claim) -> Result<(), Failure> {
     Err(Failure::new(Code::Expired, message))
 }
 
-/// A lease that ended under its command may have ended the command's own processes too: that is no success.
+/// A lease that ended under its command may have ended the command's own processes too: the run has failed.
 fn unless_expired(claim: &Claim, kept: bool, ended: Result<i32, Failure>) -> Result<i32, Failure> {
     if !matches!(ended, Ok(0)) {
         return ended;

@@ -1,4 +1,8 @@
 //! A published TCP port.
+//!
+//! A connection is accepted only when the sandbox may have one more: until then it waits in the kernel's backlog. The
+//! server is then dialled at each address where it may listen. If none takes the connection, the client is reset (RST),
+//! as it would be by a closed port; an orderly end (FIN) would look like an empty answer.
 
 use std::io;
 use std::net::SocketAddr;

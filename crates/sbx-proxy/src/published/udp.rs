@@ -1,4 +1,8 @@
 //! A published UDP port: each client of it gets a socket inside, and answers go back to that client.
+//!
+//! UDP has no connections, so a client is its address and port, and lasts until [`IDLE_TIMEOUT`] has passed without a
+//! datagram. The sockets inside are connected ones: the kernel then reports an ICMP port unreachable of the server as
+//! ECONNREFUSED, which is how the next address is found to be the right one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
