@@ -272,7 +272,7 @@ pub trait Provider: Sync {
         cancel: &Cancel,
     ) -> Result<Created, CreateFailure>;
 
-    /// How long a sandbox may take to become ready; `None` is no limit of its own. The lease's end is one in any case.
+    /// How long a sandbox may take to become ready; `None`: the provider sets no limit. The lease's end is one in any case.
     fn ready_timeout(&self) -> Option<Duration> {
         None
     }

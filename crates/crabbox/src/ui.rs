@@ -137,7 +137,7 @@ impl Ui {
         self.bytes(text.as_bytes())
     }
 
-    /// Data. A reader that has gone away is no failure of ours.
+    /// Data. A closed pipe (EPIPE) is not a failure.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {

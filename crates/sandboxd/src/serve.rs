@@ -267,7 +267,7 @@ async fn run(
     }
 }
 
-/// Ends the sandboxes of a state directory that is not there any more.
+/// Ends the sandboxes of a state directory that no longer exists.
 async fn abandon(app: App) {
     tracing::warn!("the state directory is gone");
     app.closing.store(true, Ordering::Relaxed);

@@ -218,7 +218,7 @@ impl Unpacker<'_> {
             let nofollow = AtFlags::SYMLINK_NOFOLLOW;
             if ownership == Ownership::Keep {
                 let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
-                // An owner that does not exist here is no reason to fail; see [`Self::owner`].
+                // An owner that does not exist here is not an error; see [`Self::owner`].
                 let _ = chownat(dir, last.as_slice(), Some(uid), Some(gid), nofollow);
             }
             // Nothing depends on when a link was made.
@@ -294,7 +294,7 @@ impl Unpacker<'_> {
         Ok(self.left_out)
     }
 
-    /// An owner that does not exist here, or that this user may not give files to, is no reason to fail.
+    /// An owner that does not exist here, or that this user may not give files to, is not an error.
     fn owner(&self, chown: impl Fn(Uid, Gid) -> Result<(), Errno>, attributes: Attributes) {
         if self.ownership == Ownership::Keep {
             let _ = chown(Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));

@@ -127,7 +127,7 @@ fn a_missing_lease_runs_nothing_and_is_forgotten_only_if_that_was_asked_for() {
 }
 
 #[test]
-fn a_lease_that_ends_during_its_run_is_no_success_and_goes() {
+fn a_lease_that_ends_during_its_run_fails_it_and_is_removed() {
     for (id, keep, code) in [
         (true, Keep::No, "0"),
         (false, Keep::Yes, "0"),
@@ -222,7 +222,7 @@ fn a_removal_that_failed_after_it_began_is_recorded() {
 }
 
 #[test]
-fn a_preview_promises_nothing_about_a_strange_sandbox() {
+fn a_preview_skips_a_sandbox_of_another_creator() {
     let bench = Bench::new();
     bench.warmup();
     bench.fake.world().sandboxes.get_mut("box-1").unwrap().uid = "another".to_owned();

@@ -92,7 +92,7 @@ fn all(app: &App<'_>, matches: &ArgMatches, args: &Args) -> Result<u8, Failure> 
     verdict(&together).map(|()| 0)
 }
 
-/// A provider that needs settings of which the user has none is none of the user's, unless it is named.
+/// A provider whose required settings are not set is left out, unless it is named.
 fn unconfigured(
     app: &App<'_>,
     matches: &ArgMatches,

@@ -293,7 +293,7 @@ fn a_subdirectory_runs_in_the_root_unless_asked_otherwise() {
 }
 
 #[test]
-fn a_program_in_the_current_directory_is_no_script() {
+fn a_program_in_the_current_directory_is_not_run_as_a_script() {
     let world = World::new();
     let sub = world.repo().join("crates/one");
     let tool = sub.join("my tool");

@@ -475,7 +475,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_stream(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
+    fn random_bytes_are_not_a_stream(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
         let world = World::new();
         let _ = world.unpack(&bytes);
         prop_assert!(world.is_whole());

@@ -16,7 +16,7 @@ pub enum WorkspaceError {
     Relative(PathBuf),
     #[error("workspace `{}` does not exist", .0.display())]
     Missing(PathBuf),
-    #[error("the file `{}`, which is shared read-only, is not there any more", .0.display())]
+    #[error("the file `{}`, which is shared read-only, no longer exists", .0.display())]
     FileGone(PathBuf),
     #[error("workspace `{}` now resolves to another directory or file", .0.display())]
     Moved(PathBuf),

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn unknown_patterns_are_errors() {
         assert!(in_tree("x\n*.[ko]").unwrap_err().contains("line 2"));
         assert!(in_tree("a\\ b").is_err());
         assert!(

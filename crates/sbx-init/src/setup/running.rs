@@ -349,7 +349,7 @@ fn make(dir: &OwnedFd, name: &Path, as_directory: bool, way: &Path) -> Running<(
 
 fn not_own(way: &Path) -> Stop {
     Stop::NotNow(format!(
-        "`{}` is not there, and not in the sandbox's own files",
+        "`{}` does not exist, and is not below the sandbox's own files",
         way.display()
     ))
 }

@@ -303,7 +303,7 @@ fn finished(ended: Result<Outcome, Failure>, said: &PeerError) -> Result<(), Fai
     }
 }
 
-/// Links that would lead elsewhere are not there, and that is no success.
+/// Links that would lead elsewhere are left out, and the copy has failed.
 fn refuse(context: &Context, left_out: &[String]) -> Result<(), Failure> {
     for name in left_out {
         let message = format!("`{name}` was not copied: a link that leads out of what was copied");

@@ -257,7 +257,7 @@ fn merging_leaves_what_is_there() {
     assert_eq!(bench.sync(SyncMode::Merge, true, 0).sent, Some(0));
 }
 
-/// A cut at a member's end is no error to tar: only the last member proves that all is there.
+/// A cut at a member's end is not an error to tar: only the last member proves that all is there.
 #[test]
 fn an_archive_that_is_cut_off_changes_nothing() {
     for (list, lose) in [(false, 1024), (false, 1536), (false, 2000), (true, 1536)] {
