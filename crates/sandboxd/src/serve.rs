@@ -232,7 +232,7 @@ async fn run(
     let docker = SameUser::of(docker).map_err(failed("listen on a socket"))?;
     // It holds nothing that would have to be ended in order: it ends with the runtime.
     drop(tokio::spawn(
-        axum::serve(docker, docker_socket::router()).into_future(),
+        axum::serve(docker, docker_socket::router().into_make_service()).into_future(),
     ));
     let end = Arc::clone(&app.end);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("handle signals"))?;
@@ -251,7 +251,7 @@ async fn run(
         }
         ending.notify_one();
     };
-    let server = axum::serve(listener, router(app)).with_graceful_shutdown(told);
+    let server = axum::serve(listener, router(app).into_make_service()).with_graceful_shutdown(told);
     tracing::info!(pid = std::process::id(), "serving");
     on_ready();
     let timeout = async move {
