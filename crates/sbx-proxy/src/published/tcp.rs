@@ -53,7 +53,12 @@ async fn slot(shared: &Shared) -> Slot {
 }
 
 async fn connection(shared: Arc<Shared>, client: TcpStream, target: Target, _slot: Slot) {
-    let server = match dial(&shared, target).await {
+    let dialled = tokio::select! {
+        dialled = dial(&shared, target) => dialled,
+        // A client that has gone does not keep its slot for as long as a server takes to answer.
+        () = client.broken() => return,
+    };
+    let server = match dialled {
         Ok(server) => server,
         Err(error) => {
             tracing::debug!(sandbox = shared.sandbox, port = target.port, %error, "no server");
