@@ -102,6 +102,8 @@ pub struct Attach {
     pub source: Source,
     /// Where inside.
     pub target: OsBytes,
+    /// It may be mounted there already.
+    pub again: bool,
     /// The pid of the sandbox's init. Only host root may compare the namespaces with those of that process.
     pub init: i32,
 }

@@ -16,7 +16,9 @@ use sbx_proto::{OsBytes, PROTOCOL};
 use crate::machine::namespace::devices;
 use crate::machine::namespace::template::etc_files;
 use crate::machine::namespace::template::{HostBind, HostLayout, OverlayDir, SavedLayers};
-use crate::sandbox::record::{GitDirectory, Identity, Record, WorkspaceKind, WorkspaceRecord};
+use crate::sandbox::record::{
+    GitDirectory, Identity, Pending, Record, WorkspaceKind, WorkspaceRecord,
+};
 use crate::workspace::{StillShared, in_mount_order};
 
 /// The variables of the caller that are carried in as they are.
@@ -191,6 +193,7 @@ pub(crate) fn attach_plan(record: &Record, workspace: &WorkspaceRecord, init: i3
     let attach = Attach {
         source: shared_source(workspace, record.ids.mode),
         target: workspace.place().into(),
+        again: workspace.pending == Some(Pending::Unmount),
         init,
     };
     running_plan(record, Job::Attach(Box::new(attach)))
