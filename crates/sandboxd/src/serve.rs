@@ -251,7 +251,8 @@ async fn run(
         }
         ending.notify_one();
     };
-    let server = axum::serve(listener, router(app).into_make_service()).with_graceful_shutdown(told);
+    let server =
+        axum::serve(listener, router(app).into_make_service()).with_graceful_shutdown(told);
     tracing::info!(pid = std::process::id(), "serving");
     on_ready();
     let timeout = async move {
