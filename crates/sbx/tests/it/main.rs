@@ -83,7 +83,6 @@ const IN_ALL_MODES: &[&str] = &[
     "run::an_environment_file_may_be_a_pipe",
     "lifecycle::idle_sandboxes_stop",
     "ports::every_protocol_comes_back",
-    "ports::datagrams_find_their_server",
     "daemon::killed_and_its_commands_go_on",
     "daemon::killed_again_and_again",
     "daemon::killed_during_creates",

@@ -306,7 +306,7 @@ pub(super) fn refused(world: &'static World) {
         .root_sh("ln -s / /mnt/link 2>/dev/null || ln -s / /opt/link")
         .ok();
     let done = change(world, &["mount", name, &at("/mnt/link/etc/data"), "--json"]);
-    if world.mode != crate::harness::Mode::Single {
+    if world.mode != Mode::Single {
         let reason = done[0]["reason"].as_str().unwrap();
         assert!(reason.contains("exists and is of another type"), "{done}");
     }
