@@ -121,6 +121,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let lock = state.lock_daemon_within(LOCK_TIMEOUT)?;
     // The process that held the lock before may have removed everything (`sbx reset`).
     state.claim()?;
+    let state = state.real()?;
     let log = LogFile::open(state.log(), state.older_log()).map_err(failed("open the log"))?;
     let stderr = log.handle().map_err(failed("open the log"))?;
     let levels = Levels::install(config.log_level.as_deref(), log);
