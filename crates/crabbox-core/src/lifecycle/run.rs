@@ -124,6 +124,10 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
         Settled::Gone | Settled::Kept => (ended, Vec::new()),
     };
     let ended = unless_canceled_since(context, &lease, kept, ended);
+    let ended = match kept {
+        true => ended.map_err(|failure| with_way_out(context, &lease, failure)),
+        false => ended,
+    };
     Outcome {
         session: Some(session(context, &lease, &facts, kept)),
         timing: Report {
@@ -408,6 +412,14 @@ fn execute(
         }
         (Some(reason), _) => Err(canceled(reason)),
         (None, ended) => ended,
+    }
+}
+
+/// A lease that stays although its sandbox is gone serves nothing any more.
+fn with_way_out(context: Context<'_>, lease: &Lease, failure: Failure) -> Failure {
+    match failure.code == Code::NotFound && failure.hints.is_empty() {
+        true => failure.hint(context.provider.stop_command(&lease.claim)),
+        false => failure,
     }
 }
 

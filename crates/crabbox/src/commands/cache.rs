@@ -117,7 +117,12 @@ fn clear(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
             let path = crabbox_core::printable(&cache.workspace);
             format!("cleared {path}\n")
         });
-        app.ui.data(&cleared.collect::<String>())?;
+        let cleared = cleared.collect::<String>();
+        let is_nothing = cleared.is_empty() && done.busy.is_empty();
+        match is_nothing && app.ui.data_is_for_people(false) {
+            true => app.ui.data("Nothing to clear.\n")?,
+            false => app.ui.data(&cleared)?,
+        }
     }
     match done.busy.first() {
         None => Ok(0),

@@ -277,7 +277,7 @@ impl Plan {
         let spec = provider.spec();
         timing_record::append(app, self.timings, &args.words, spec, &outcome);
         finish(app, args, self.lease_output, &outcome)?;
-        ending::exit(app, spec, outcome)
+        ending::exit(app, provider, outcome)
     }
 }
 

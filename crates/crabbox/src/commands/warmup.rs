@@ -10,6 +10,7 @@ use crabbox_core::provider::Provider;
 use crabbox_core::timing::{ErrorKind, Phase, RunStatus, classify, format_ms, millis};
 use serde::Serialize;
 
+use super::ending::next_steps;
 use super::run::{requested_slug, terms};
 use crate::app::App;
 use crate::cli::parsed;
@@ -180,7 +181,8 @@ fn tell(
     } else if app.ui.data_is_for_people(args.verbose) {
         let took = took(millis(total));
         app.ui.data(&format!(
-            "✓ {took}  {slug} is ready\n  run in it: crabbox run --id {slug} -- COMMAND\n  remove it: crabbox stop {slug}\n"
+            "✓ {took}  {slug} is ready\n{}\n",
+            next_steps(provider, slug)
         ))
     } else {
         let leased = leased(provider, claim);
