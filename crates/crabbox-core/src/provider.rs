@@ -82,6 +82,8 @@ pub struct NewLease<'a> {
     /// The id that the user chose, where [`Spec::fixed_lease_id`] allows it.
     pub lease_id: Option<&'a LeaseId>,
     pub ttl: Duration,
+    /// Whether nothing of the sandbox is wanted when its run is over, whatever comes of that.
+    pub one_shot: bool,
 }
 
 /// A sandbox that is about to be created. It is recorded before it is: what [`Provider::create`] needs to find its own

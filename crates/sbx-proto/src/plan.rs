@@ -270,6 +270,10 @@ pub enum Step {
         dir: String,
         /// Who owns the top directory of a new upper layer.
         owner: Owner,
+        /// What is written is not synced, neither at fsync(2) inside nor at the end: the layer is not to outlive a crash of
+        /// the machine.
+        #[serde(default)]
+        volatile: bool,
     },
     /// A source at `target`, which is made if it is missing.
     Bind {

@@ -28,6 +28,8 @@ pub struct Terms {
     pub ttl: Duration,
     pub idle_timeout: Duration,
     pub keep: bool,
+    /// Whether it goes with its run, whatever comes of that.
+    pub one_shot: bool,
     /// For the claim, besides the provider's own.
     pub labels: BTreeMap<String, String>,
 }
@@ -90,6 +92,7 @@ pub(super) fn take(
         workspace,
         lease_id: terms.lease_id.as_ref(),
         ttl: terms.ttl,
+        one_shot: terms.one_shot,
     })?;
     plan.labels.extend(terms.labels.clone());
     if terms.lease_id.is_some() {

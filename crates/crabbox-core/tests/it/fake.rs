@@ -584,6 +584,7 @@ impl Bench {
             ttl: Duration::from_secs(3600),
             idle_timeout: Duration::from_secs(60),
             keep,
+            one_shot: false,
             labels: BTreeMap::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::claims::{Claim, Deadlines, LeaseId};
-use crabbox_core::lifecycle::{self, Terms, parse_fixed_id};
+use crabbox_core::lifecycle::{self, Keep, Terms, parse_fixed_id};
 use crabbox_core::provider::Provider;
 use crabbox_core::timing::{ErrorKind, Phase, RunStatus, classify, format_ms, millis};
 use serde::Serialize;
@@ -125,7 +125,7 @@ fn make(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<WarmedLease,
     let store = app.store()?;
     let terms = Terms {
         lease_id: fixed_id(matches)?,
-        ..terms(&settings, slug, true, args.pond.as_deref())
+        ..terms(&settings, slug, Keep::Yes, args.pond.as_deref())
     };
     let workspace = app.named_workspace()?;
     let slow = app.ui.notice_if_slow(creating(&*provider));

@@ -105,7 +105,7 @@ pub fn boot_plan(
     trust: &Trust,
     limits: Limits,
 ) -> Plan {
-    let mut steps = Builder::new(record.ids.mode);
+    let mut steps = Builder::new(record.ids.mode, record.temporary);
     steps.root(layout, files);
     steps.trust(trust);
     steps.system();
@@ -334,12 +334,18 @@ struct Builder {
     whiteouts: Vec<Step>,
     /// Of the template that the sandbox is made from, if that was saved.
     saved: Vec<SavedLayers>,
+    /// Whether the sandbox goes when it stops.
+    temporary: bool,
+    /// The layers that outlive it all the same.
+    kept: Option<usize>,
 }
 
 impl Builder {
-    fn new(mode: Mode) -> Self {
+    fn new(mode: Mode, temporary: bool) -> Self {
         Self {
             mode,
+            temporary,
+            kept: None,
             sources: Vec::new(),
             steps: Vec::new(),
             whiteouts: Vec::new(),
@@ -435,6 +441,7 @@ impl Builder {
             };
             (&kept.dirs, self.layer(&kept.layers, ids))
         });
+        self.kept = kept.map(|(_, layer)| layer);
         for dir in &layout.caches {
             let upper = match kept {
                 Some((dirs, layer)) if dirs.contains(&dir.dir) => layer,
@@ -659,6 +666,7 @@ impl Builder {
             upper,
             dir: dir.dir.clone(),
             owner,
+            volatile: self.temporary && self.kept != Some(upper),
         });
     }
 
