@@ -275,7 +275,7 @@ fn steps_in_order() {
 
 #[test]
 fn a_control_group_to_show_is_read_only() {
-    let mut steps = Builder::new(Mode::Root);
+    let mut steps = Builder::new(Mode::Root, false);
     let mut files = files();
     files.shown_group = Some("/cg/sbx/shown".into());
     steps.groups(&files);
