@@ -82,6 +82,8 @@ pub struct NewLease<'a> {
     /// The id that the user chose, where [`Spec::fixed_lease_id`] allows it.
     pub lease_id: Option<&'a LeaseId>,
     pub ttl: Duration,
+    /// Whether nothing of the sandbox is wanted when its run is over, whatever comes of that.
+    pub one_shot: bool,
 }
 
 /// A sandbox that is about to be created. It is recorded before it is: what [`Provider::create`] needs to find its own
@@ -272,7 +274,7 @@ pub trait Provider: Sync {
         cancel: &Cancel,
     ) -> Result<Created, CreateFailure>;
 
-    /// How long a sandbox may take to become ready; `None` is no limit of its own. The lease's end is one in any case.
+    /// How long a sandbox may take to become ready; `None`: the provider sets no limit. The lease's end is one in any case.
     fn ready_timeout(&self) -> Option<Duration> {
         None
     }

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_end_has_its_word_in_the_report() {
+    fn every_outcome_is_named_in_the_report() {
         let failed = |code| Err(Failure::new(code, "x"));
         for (ended, status, kind) in [
             (Ok(0), RunStatus::Succeeded, None),

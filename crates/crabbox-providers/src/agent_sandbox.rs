@@ -23,6 +23,7 @@ mod sync;
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crabbox_core::claims::{Claim, LeaseId, OperationLock, random_hex};
 use crabbox_core::command::{Assignments, Rules};
@@ -97,6 +98,8 @@ struct AgentSandbox {
     wait: Mutex<Option<ReadyWait>>,
     /// RBAC does not allow to watch claims.
     unwatchable: Mutex<bool>,
+    /// When the server last said that it has created a claim.
+    created: Mutex<Option<Instant>>,
 }
 
 impl AgentSandbox {
@@ -119,6 +122,7 @@ impl AgentSandbox {
             proof: Mutex::default(),
             wait: Mutex::default(),
             unwatchable: Mutex::default(),
+            created: Mutex::default(),
         }
     }
 
@@ -282,6 +286,7 @@ impl Provider for AgentSandbox {
             false => None,
         };
         let mut created = claim::create(kubectl, &self.expected(claim), &self.config, cancel)?;
+        *lock(&self.created) = Some(Instant::now());
         let pinned = pool.map(|uid| (labels::WARM_POOL_UID.to_owned(), uid));
         created.labels.extend(pinned);
         Ok(created)

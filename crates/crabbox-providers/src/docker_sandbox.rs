@@ -83,6 +83,8 @@ pub(crate) const SPEC: Spec = Spec {
 /// Labels of a claim.
 const SANDBOX: &str = "sandbox";
 const CLONE: &str = "clone";
+/// The label of a sandbox that goes with its run.
+const ONE_SHOT: &str = "one-shot";
 /// The program that created it; where that keeps its sandboxes is the claim's scope.
 const ENGINE: &str = "engine";
 
@@ -254,6 +256,9 @@ impl Provider for DockerSandbox {
         if self.config.cache {
             labels.insert(build_cache::LABEL.to_owned(), "true".to_owned());
         }
+        if request.one_shot && !self.config.clone {
+            labels.insert(ONE_SHOT.to_owned(), "true".to_owned());
+        }
         let identity = self.identity(client, "");
         if let Some(identity) = &identity {
             labels.insert(ENGINE.to_owned(), identity.program.clone());
@@ -286,6 +291,7 @@ impl Provider for DockerSandbox {
                 idle_timeout: Duration::from_secs(claim.idle_timeout_seconds),
                 progress: client.notices.is_watched(),
                 cache: self.config.cache,
+                one_shot: claim.labels.contains_key(ONE_SHOT),
             });
             if own.is_none() && self.config.git_write {
                 return Err(no_git_write());

@@ -344,6 +344,14 @@ pub(crate) fn with_setting_flags(command: Command, chosen: &str) -> Command {
     with_flags(command, Flags::Creation, chosen)
 }
 
+/// A flag without a value.
+pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
+}
+
 /// Those for a command that makes no sandbox.
 pub(crate) fn with_use_flags(command: Command) -> Command {
     with_flags(command, Flags::Use, DEFAULT)

@@ -1,5 +1,6 @@
 //! The only place that prints. Data goes to stdout, everything else to stderr.
 
+mod cursor;
 mod slow;
 pub(crate) mod table;
 mod verbosity;
@@ -15,6 +16,7 @@ use crabbox_core::redact::Redactor;
 use crabbox_core::{Code, Failure, printable_lines};
 use serde::Serialize;
 
+pub(crate) use cursor::Cursor;
 pub(crate) use slow::SlowNotice;
 pub(crate) use verbosity::{Verbosity, Wanted};
 
@@ -37,7 +39,10 @@ pub(crate) struct Ui {
 
 /// Writes whole lines for people, from any thread.
 #[derive(Debug, Clone, Default)]
-struct Lines(Arc<Mutex<LineState>>);
+struct Lines {
+    state: Arc<Mutex<LineState>>,
+    cursor: Cursor,
+}
 
 #[derive(Debug, Default)]
 struct LineState {
@@ -48,7 +53,7 @@ struct LineState {
 
 impl Lines {
     fn lock(&self) -> MutexGuard<'_, LineState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clean(&self, text: &str) -> String {
@@ -61,11 +66,18 @@ impl Lines {
     }
 
     fn write_raw(&self, line: &str) {
-        let line = format!("{line}\n");
         match &self.lock().log {
-            Some(log) => log.append(line.as_bytes()),
-            // A closed stderr cannot be reported anywhere.
-            None => drop(io::stderr().lock().write_all(line.as_bytes())),
+            Some(log) => log.append(format!("{line}\n").as_bytes()),
+            None => {
+                // Output of a command may have ended within a line.
+                let before = match self.cursor.take_line() {
+                    true => "\n",
+                    false => "",
+                };
+                let text = format!("{before}{line}\n");
+                // A closed stderr cannot be reported anywhere.
+                drop(io::stderr().lock().write_all(text.as_bytes()));
+            }
         }
     }
 }
@@ -86,6 +98,11 @@ impl Ui {
 
     pub(crate) fn verbosity(&self) -> Verbosity {
         self.verbosity.get()
+    }
+
+    /// Follows what a command writes to the terminal that our lines go to.
+    pub(crate) fn cursor(&self) -> Cursor {
+        self.lines.cursor.clone()
     }
 
     /// Whether data on stdout is read by a person, who wants headers and sentences.
@@ -137,7 +154,7 @@ impl Ui {
         self.bytes(text.as_bytes())
     }
 
-    /// Data. A reader that has gone away is no failure of ours.
+    /// Data. A closed pipe (EPIPE) is not a failure.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {

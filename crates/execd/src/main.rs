@@ -168,7 +168,7 @@ async fn listen(address: SocketAddr, app: Arc<App>) -> io::Result<()> {
     }
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
-        served = axum::serve(listener, router(app)).into_future() => served,
+        served = axum::serve(listener, router(app).into_make_service()).into_future() => served,
         _ = terminate.recv() => Ok(()),
         interrupted = tokio::signal::ctrl_c() => interrupted,
     }

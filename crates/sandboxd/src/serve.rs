@@ -121,6 +121,7 @@ pub fn serve(config: ServeConfig) -> Result<(), ServeError> {
     let lock = state.lock_daemon_within(LOCK_TIMEOUT)?;
     // The process that held the lock before may have removed everything (`sbx reset`).
     state.claim()?;
+    let state = state.real()?;
     let log = LogFile::open(state.log(), state.older_log()).map_err(failed("open the log"))?;
     let stderr = log.handle().map_err(failed("open the log"))?;
     let levels = Levels::install(config.log_level.as_deref(), log);
@@ -232,7 +233,7 @@ async fn run(
     let docker = SameUser::of(docker).map_err(failed("listen on a socket"))?;
     // It holds nothing that would have to be ended in order: it ends with the runtime.
     drop(tokio::spawn(
-        axum::serve(docker, docker_socket::router()).into_future(),
+        axum::serve(docker, docker_socket::router().into_make_service()).into_future(),
     ));
     let end = Arc::clone(&app.end);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("handle signals"))?;
@@ -251,7 +252,8 @@ async fn run(
         }
         ending.notify_one();
     };
-    let server = axum::serve(listener, router(app)).with_graceful_shutdown(told);
+    let server =
+        axum::serve(listener, router(app).into_make_service()).with_graceful_shutdown(told);
     tracing::info!(pid = std::process::id(), "serving");
     on_ready();
     let timeout = async move {
@@ -267,7 +269,7 @@ async fn run(
     }
 }
 
-/// Ends the sandboxes of a state directory that is not there any more.
+/// Ends the sandboxes of a state directory that no longer exists.
 async fn abandon(app: App) {
     tracing::warn!("the state directory is gone");
     app.closing.store(true, Ordering::Relaxed);

@@ -405,7 +405,7 @@ pub struct Workspace {
     /// What the sandbox, which runs, does not have yet, but will from its next start on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<PendingMount>,
-    /// The directory is not there any more.
+    /// The directory no longer exists.
     pub missing: bool,
 }
 

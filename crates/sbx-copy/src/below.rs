@@ -128,7 +128,7 @@ impl Directories {
     }
 }
 
-/// A link, and what is no directory, say so by an error that tells people little.
+/// For a link or a file in place of a directory the kernel's errors (ELOOP, ENOTDIR) tell people little.
 fn failed(what: &'static str, name: &Name, errno: Errno) -> CopyError {
     let name = name.to_bytes();
     match errno {

@@ -234,7 +234,7 @@ fn attributes(stat: &Stat) -> Attributes {
     }
 }
 
-/// What of a file is no hole; `None` where the file system does not say, or there is too much of it.
+/// The parts of a file that are not holes (SEEK_DATA); `None` where the file system does not say, or there is too much of it.
 fn segments(file: &File, size: u64) -> Option<Vec<Segment>> {
     let mut segments = Vec::new();
     let mut end = 0;

@@ -21,6 +21,8 @@ use crate::writer::Attributes;
 
 /// How often something that was put in the way meanwhile is removed again.
 const TRIES: usize = 3;
+/// Names of links that were left out: a stream of nothing else has no end, and takes no room on the disk.
+const MAX_NAMED: usize = 1000;
 
 /// The owner and the permissions that unpacked files get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,22 +90,29 @@ pub fn destination(
     })
 }
 
-/// Writes everything that is left of the stream, beginning with `first`. Links that lead elsewhere are left out; their names
-/// are returned.
+/// Links that lead elsewhere, which are left out.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    pub count: u64,
+    /// The first of them.
+    pub names: Vec<String>,
+}
+
+/// Writes everything that is left of the stream, beginning with `first`. Returns what was left out.
 pub fn unpack<R: Input>(
     first: Option<Entry>,
     reader: &mut Reader<R>,
     place: Destination,
     ownership: Ownership,
     watch: &mut dyn Watch,
-) -> Result<Vec<String>, CopyError> {
+) -> Result<LeftOut, CopyError> {
     let mut unpacker = Unpacker {
         dirs: Directories::new(place.dir),
         base: place.base,
         renamed: place.renamed,
         ownership,
         made: Vec::new(),
-        left_out: Vec::new(),
+        left_out: LeftOut::default(),
         watch,
     };
     let mut next = first;
@@ -121,7 +130,7 @@ struct Unpacker<'a> {
     ownership: Ownership,
     /// Directories that get their attributes at the end: until then files are made in them.
     made: Vec<(Name, Attributes)>,
-    left_out: Vec<String>,
+    left_out: LeftOut,
     watch: &'a mut dyn Watch,
 }
 
@@ -207,7 +216,10 @@ impl Unpacker<'_> {
         if matches!(self.ownership, Ownership::Caller { .. })
             && !stays_below(in_stream, self.base.as_ref(), target)
         {
-            self.left_out.push(shown(&name.to_bytes()));
+            self.left_out.count += 1;
+            if self.left_out.names.len() < MAX_NAMED {
+                self.left_out.names.push(shown(&name.to_bytes()));
+            }
             return Ok(());
         }
         self.make(name, |dir, last| symlinkat(target, dir, last))?;
@@ -218,7 +230,7 @@ impl Unpacker<'_> {
             let nofollow = AtFlags::SYMLINK_NOFOLLOW;
             if ownership == Ownership::Keep {
                 let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
-                // An owner that does not exist here is no reason to fail; see [`Self::owner`].
+                // An owner that does not exist here is not an error; see [`Self::owner`].
                 let _ = chownat(dir, last.as_slice(), Some(uid), Some(gid), nofollow);
             }
             // Nothing depends on when a link was made.
@@ -282,7 +294,7 @@ impl Unpacker<'_> {
     }
 
     /// The last directories first: one that may not be entered any more comes after those in it.
-    fn finish(mut self) -> Result<Vec<String>, CopyError> {
+    fn finish(mut self) -> Result<LeftOut, CopyError> {
         for (name, attributes) in std::mem::take(&mut self.made).into_iter().rev() {
             let failed = |errno: Errno| CopyError::file("finish", &name.to_bytes(), errno);
             let dir = below::open(self.dirs.root(), &name, OFlags::DIRECTORY).map_err(failed)?;
@@ -294,7 +306,7 @@ impl Unpacker<'_> {
         Ok(self.left_out)
     }
 
-    /// An owner that does not exist here, or that this user may not give files to, is no reason to fail.
+    /// An owner that does not exist here, or that this user may not give files to, is not an error.
     fn owner(&self, chown: impl Fn(Uid, Gid) -> Result<(), Errno>, attributes: Attributes) {
         if self.ownership == Ownership::Keep {
             let _ = chown(Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));

@@ -162,7 +162,7 @@ impl CacheStore {
         note.write()
     }
 
-    /// Puts a cache out of the way at once: what is removed later is no one's any more.
+    /// Puts a cache out of the way at once: what is removed later belongs to no sandbox.
     pub(crate) fn retire(&self, id: &str) -> io::Result<PathBuf> {
         let aside = self.root.join(format!("{RETIRED}{id}"));
         fs::rename(self.root.join(id), &aside)?;

@@ -335,6 +335,7 @@ impl Engine {
         // A stop removes a temporary one: without the lock this could promise to keep what is being removed.
         let _operation = entry.operate();
         is_meant(&entry, request.id.as_deref())?;
+        self.shared.still_there(&entry)?;
         let grace = self.shared.settings().auto_stop;
         let stopped = entry.state().live.is_none();
         let keep = |state: &mut State, keep_alive, temporary| {

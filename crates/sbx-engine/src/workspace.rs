@@ -225,17 +225,33 @@ fn add_masks(
     Ok(())
 }
 
-/// That no mask would cover another workspace: what was asked for by name would not be there.
+/// That no mask would cover another workspace: what was asked for by name would not be there. And that no other workspace
+/// shows what is masked, at another place inside.
 fn check_masks(workspaces: &[WorkspaceRecord]) -> Result<(), WorkspaceError> {
     for workspace in workspaces {
-        let masks = workspace.masked.iter();
-        for mask in masks.map(|below| workspace.place().join(below.as_path())) {
-            let mut others = workspaces.iter();
-            if let Some(other) = others.find(|other| other.place().starts_with(&mask)) {
-                return Err(WorkspaceError::MasksShared {
-                    path: workspace.path.to_path_buf(),
-                    shared: other.path.to_path_buf(),
-                });
+        let path = || workspace.path.to_path_buf();
+        for below in workspace.masked.iter().map(OsBytes::as_path) {
+            let place = workspace.place().join(below);
+            let mask = workspace.path.as_path().join(below);
+            for other in workspaces {
+                if other.place().starts_with(&place) || other.path.as_path().starts_with(&mask) {
+                    return Err(WorkspaceError::MasksShared {
+                        path: path(),
+                        shared: other.path.to_path_buf(),
+                    });
+                }
+                let Ok(below) = mask.strip_prefix(other.path.as_path()) else {
+                    continue;
+                };
+                let is_masked = other.place().join(below) == place
+                    || other.masked.iter().any(|it| it.as_path() == below);
+                if !is_masked {
+                    return Err(WorkspaceError::MaskedElsewhere {
+                        path: path(),
+                        mask,
+                        other: other.path.to_path_buf(),
+                    });
+                }
             }
         }
     }

@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(get(&host, "index"), index("host"));
         worktree.follow_host();
         assert_eq!(get(&inside, "index"), index("host"));
-        // What is no index, and what is no file, stays inside.
+        // Anything but a regular file with an index stays inside.
         put(&inside, "index", "#!/bin/sh\n");
         worktree.publish();
         std::fs::remove_file(inside.join("index")).unwrap();

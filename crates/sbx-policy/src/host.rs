@@ -164,7 +164,7 @@ fn check_name(name: &str, text: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-/// The underscore is no host name character by RFC 952, but real names have it.
+/// RFC 952 has no underscore in host names, but real names have it.
 fn is_name_character(c: char) -> bool {
     matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.')
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 pub(crate) enum Ipv4Reading {
     Address(Ipv4Addr),
-    /// The last label is a number, but the whole is no address: no resolver may be asked for it.
+    /// The last label is a number, but the whole is not an address: no resolver may be asked for it.
     Invalid,
     Name,
 }

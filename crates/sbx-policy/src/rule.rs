@@ -78,7 +78,7 @@ pub struct Rule {
 }
 
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
-#[error("scope `{0}` is none of `global`, `sandbox:NAME` and `repo:PATH` with an absolute path")]
+#[error("invalid scope `{0}`: it is `global`, `sandbox:NAME` or `repo:PATH` with an absolute path")]
 pub struct BadScope(String);
 
 impl Rule {

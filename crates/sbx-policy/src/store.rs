@@ -256,7 +256,7 @@ impl PolicyFile {
         let mut existing = None;
         for rule in &self.rules {
             let same = rule.scope == new.scope && rule.resources.contains(resource);
-            // What others wrote (a kit) is no conflict: a deny is the user's way to overrule it.
+            // What others wrote (a kit) is not a conflict: a deny is the user's way to overrule it.
             if !same || !rule.editable || rule.is_expired(now) {
                 continue;
             }

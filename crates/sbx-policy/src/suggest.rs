@@ -130,7 +130,7 @@ fn still_refused(one: &Denied, policy: &Policy, scope: &Scope, now: Timestamp) -
             Need::Rule(Suggested {
                 resource,
                 covers: vec![target.clone()],
-                why: format!("an address that is none of {}", target.host),
+                why: format!("an address that does not belong to {}", target.host),
             })
         });
     };

@@ -102,6 +102,8 @@ pub struct Attach {
     pub source: Source,
     /// Where inside.
     pub target: OsBytes,
+    /// It may be mounted there already.
+    pub again: bool,
     /// The pid of the sandbox's init. Only host root may compare the namespaces with those of that process.
     pub init: i32,
 }
@@ -270,6 +272,10 @@ pub enum Step {
         dir: String,
         /// Who owns the top directory of a new upper layer.
         owner: Owner,
+        /// What is written is not synced, neither at fsync(2) inside nor at the end: the layer is not to outlive a crash of
+        /// the machine.
+        #[serde(default)]
+        volatile: bool,
     },
     /// A source at `target`, which is made if it is missing.
     Bind {

@@ -1,4 +1,9 @@
 //! One HTTP request and its response, from one connection to the other.
+//!
+//! The body of the request and the response run side by side: an origin may answer before it has read all
+//! of the body, and then the rest is not awaited. A kept connection to the origin may have been closed meanwhile; only
+//! an idempotent request without a body is sent again then, once, on a new one (RFC 9110, 9.2.2). What was passed on
+//! exactly decides whether either connection can be used for the next request.
 
 use std::future::Future;
 use std::io;

@@ -198,7 +198,7 @@ mod tests {
 
     /// Either side may be the first to be gone; an exchange that both had finished did not fail.
     #[tokio::test]
-    async fn who_has_left_needs_no_end() {
+    async fn a_closed_peer_needs_no_shutdown() {
         let (program, client) = pair().await;
         let (upstream, origin) = pair().await;
         let counters = Counters::default();

@@ -339,7 +339,7 @@ impl Connection {
     }
 }
 
-/// What the server does with its channels. One that the client has closed meanwhile is not there any more, and nothing is
+/// What the server does with its channels. One that the client has closed meanwhile no longer exists, and nothing is
 /// sent about it.
 impl Connection {
     pub(crate) fn accept(&mut self, id: ChannelId) {

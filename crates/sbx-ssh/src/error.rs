@@ -20,7 +20,7 @@ pub enum Error {
     Unexpected(u8),
     #[error("data beyond the window of a channel")]
     Window,
-    #[error("a message about a channel that is not there")]
+    #[error("a message about an unknown channel")]
     NoChannel,
     #[error("too many packets with one key")]
     Exhausted,

@@ -124,7 +124,7 @@ impl Output {
         }
     }
 
-    /// Why output of the command is lost. That its reader has gone is no error: the reader knows.
+    /// Why output of the command is lost. EPIPE is not an error: the reader closed its end.
     pub(crate) fn lost(&self) -> Option<Errno> {
         self.broken
             .filter(|error| !reader_has_gone(*error, file_type(self.to.as_fd())))

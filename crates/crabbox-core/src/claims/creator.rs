@@ -114,7 +114,7 @@ fn proc_state(pid: u32) -> ProcState {
 
 fn is_absent(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    // A number that cannot be a process is no process.
+    // A number that cannot be a process id.
     pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_waited_for_is_told_once() {
+    fn the_holder_of_a_lock_is_named_once() {
         let dir = tempfile::tempdir().unwrap();
         let locks = locks_in(dir.path());
         let _held = alone(&locks, "x_1", "crabbox run").unwrap();
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_says_who_holds_it() {
+    fn the_error_names_the_holder() {
         let state = tempfile::tempdir().unwrap();
         let locks = locks_in(state.path());
         let pid = std::process::id();
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_file_full_of_anything_is_no_trouble() {
+    fn a_lock_file_with_any_content_works() {
         let state = tempfile::tempdir().unwrap();
         let locks = locks_in(state.path());
         let _held = alone(&locks, "x_1", "crabbox run").unwrap();

@@ -13,7 +13,7 @@ pub enum Expanded {
     Script(String),
 }
 
-/// A word, and where it is quoted from: then it is no operator, and no name before it.
+/// A word, and where it is quoted from: then it is neither an operator nor a variable assignment.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Word {
     text: String,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_one_word_and_no_operator() {
+    fn a_value_is_quoted_as_one_word() {
         let values = BTreeMap::from([("x".to_owned(), "a b; &&".to_owned())]);
         let expanded = |command, shell| Expanded::new(command, shell, &values).unwrap();
         assert_eq!(

@@ -13,7 +13,7 @@ pub enum Named {
     OfCaller(String),
 }
 
-/// `NAME` or `NAME=VALUE`. A secret is no value for a command line, which other users and the shell's history see.
+/// `NAME` or `NAME=VALUE`. A secret is refused on the command line, where other users and the shell's history see it.
 pub fn parse_env_flag(text: &str) -> Result<Named, Failure> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_no_value_for_a_command_line() {
+    fn a_secret_value_on_the_command_line_is_refused() {
         assert_eq!(parse_env_flag("A=b=c").unwrap(), value("A", "b=c"));
         assert_eq!(parse_env_flag("A=").unwrap(), value("A", ""));
         let named = parse_env_flag("API_TOKEN").unwrap();

@@ -115,7 +115,7 @@ fn a_repository_is_found_from_anywhere_in_it() {
 }
 
 #[test]
-fn what_is_no_work_tree() {
+fn directories_without_a_work_tree_are_refused() {
     let Some(checkout) = Checkout::new() else {
         return;
     };
@@ -132,7 +132,7 @@ fn what_is_no_work_tree() {
 }
 
 #[test]
-fn a_missing_git_is_no_missing_repository() {
+fn a_missing_git_is_told_from_a_missing_repository() {
     let Some(mut checkout) = Checkout::new() else {
         return;
     };
@@ -262,7 +262,7 @@ fn a_repository_cannot_choose_another_work_tree() {
 }
 
 #[test]
-fn a_stranger_s_repository_is_refused_as_git_refuses_it() {
+fn a_repository_of_another_user_is_refused_as_git_refuses_it() {
     let Some(mut checkout) = Checkout::new() else {
         return;
     };

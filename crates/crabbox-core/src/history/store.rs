@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::prune::Bounds;
-use super::record::Record;
+use super::record::{Record, Status};
 use super::run::{ActiveRun, Begin};
 use crate::process::Stream;
 use crate::redact::Redactor;
@@ -81,7 +81,8 @@ impl RunStore {
         Ok(listing)
     }
 
-    /// `latest`, a run's id or the beginning of it, or a slug (its newest run).
+    /// `latest`, a run's id or the beginning of it, or a slug: its newest run, but first one that still runs, such as a
+    /// server in the background beside which others were run.
     pub fn find(&self, which: &str) -> Result<Record, Failure> {
         let runs = self.list()?.runs;
         let not_found = || {
@@ -99,11 +100,12 @@ impl RunStore {
         if which.is_empty() {
             return Err(not_found());
         }
-        if let Some(run) = runs
-            .iter()
-            .find(|run| run.run_id == which)
-            .or_else(|| runs.iter().find(|run| run.slug == which))
-        {
+        if let Some(run) = runs.iter().find(|run| run.run_id == which).or_else(|| {
+            let of_slug = || runs.iter().filter(|run| run.slug == which);
+            of_slug()
+                .find(|run| run.run_status == Status::Running)
+                .or_else(|| of_slug().next())
+        }) {
             return Ok(run.clone());
         }
         let begins = |run: &&Record| {

@@ -62,7 +62,7 @@ pub(super) fn replay(
         return Err(Failure::new(Code::State, message).hint("choose another id"));
     }
     if claim.state == State::Ready {
-        lease::usable(context, &claim)?;
+        lease::usable(context, &claim, lease::REPLAY)?;
         let verified = context.verify(&claim, Use::Reuse)?;
         if let Some(why) = verified.fact(MISSING) {
             let is_forgotten = why.is_empty();
@@ -77,9 +77,13 @@ pub(super) fn replay(
             return Err(Failure::new(Code::NotFound, message).hint(stop));
         }
         // What a process that died has begun is finished: the provider finds its own sandbox again.
-        State::Creating => lease::resume(context, workspace, &mut lease, demand, command)?,
+        State::Creating => {
+            lease::resumable(context, &lease.claim)?;
+            lease::resume(context, workspace, &mut lease, demand, command)?;
+        }
         State::Ready => {
-            let labels = ready::wait(context, &lease.claim)?;
+            let labels = ready::wait(context, &lease.claim)
+                .map_err(|failure| lease.ended(context, failure))?;
             let idle = lease.claim.idle_timeout_seconds;
             let mut used = binding::touch(&lease.claim, Timestamp::now(), idle);
             used.labels.extend(labels);

@@ -1,4 +1,9 @@
 //! Taking a lease, reusing one, giving one back.
+//!
+//! The claim is written before the sandbox is created and replaced after each step (compare-and-swap on its revision), so
+//! that a process that dies at any point leaves a record of what may exist. The next run sweeps such leases. The
+//! operation lock is held from before the claim is written until the lease is dropped: no other process removes it
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,6 +33,8 @@ pub struct Terms {
     pub ttl: Duration,
     pub idle_timeout: Duration,
     pub keep: bool,
+    /// Whether it goes with its run, whatever comes of that.
+    pub one_shot: bool,
     /// For the claim, besides the provider's own.
     pub labels: BTreeMap<String, String>,
 }
@@ -90,6 +97,7 @@ pub(super) fn take(
         workspace,
         lease_id: terms.lease_id.as_ref(),
         ttl: terms.ttl,
+        one_shot: terms.one_shot,
     })?;
     plan.labels.extend(terms.labels.clone());
     if terms.lease_id.is_some() {
@@ -140,8 +148,13 @@ pub(super) fn resume(
     demand: Demand,
     command: &str,
 ) -> Result<(), Failure> {
-    create(context, workspace, lease, demand, command)
-        .map_err(|failed| keep_begun(context, &lease.claim, *failed.failure))
+    let Err(failed) = create(context, workspace, lease, demand, command) else {
+        return Ok(());
+    };
+    Err(match failed.failure.code {
+        Code::Expired => lease.ended(context, *failed.failure),
+        _ => keep_begun(context, &lease.claim, *failed.failure),
+    })
 }
 
 impl Lease {
@@ -153,6 +166,11 @@ impl Lease {
             listed: None,
             lock,
         }
+    }
+
+    /// An earlier request with the same id made it, and its provider says that its time is over.
+    pub(super) fn ended(&mut self, context: Context<'_>, failure: Failure) -> Failure {
+        ended(context, &self.claim, &mut self.lock, failure, REPLAY)
     }
 }
 
@@ -263,7 +281,7 @@ fn keep_begun(context: Context<'_>, claim: &Claim, failure: Failure) -> Failure 
     let id = &claim.lease_id;
     let stop = context.provider.stop_command(claim);
     failure.hint(format!(
-        "{stop} removes lease {id}, which stays: the same request goes on with it"
+        "repeat the request to continue with lease {id}, or remove it: {stop}"
     ))
 }
 
@@ -353,20 +371,20 @@ pub(super) fn reuse(
         .read(&found.lease_id)?
         .ok_or_else(|| released_meanwhile(&found))?;
     let allowed = binding::check(&claim, &repo, request.reclaim)?;
-    usable(context, &claim)?;
+    usable(context, &claim, REUSE)?;
     let verified = context.verify(&claim, Use::Reuse)?;
     if let Some(why) = verified.fact(MISSING) {
         let is_forgotten = why.is_empty();
         return Err(missing(context, &claim, &mut lock, is_forgotten));
     }
     let labels = ready::wait(context, &claim)
-        .map_err(|failure| ended(context, &claim, &mut lock, failure))?;
+        .map_err(|failure| ended(context, &claim, &mut lock, failure, REUSE))?;
     let idle = request.idle_timeout.as_secs();
     context
         .provider
         .check_time_left(&with_labels(&claim, labels.clone()), request.demand)?;
     let mut synced = None;
-    // Another terminal may have written its own use down since: that is no reason to fail.
+    // Another terminal may have written its own use down since: that is not an error.
     let claim = context.store.update(id, |now| {
         let allowed = match same_sandbox(&claim, now) {
             true => allowed,
@@ -413,12 +431,32 @@ pub(super) fn missing(
     }
 }
 
+/// What is told of a lease that was asked for when its time was over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    outcome: &'static str,
+    instead: &'static str,
+}
+
+/// To `--id`.
+pub(super) const REUSE: Told = Told {
+    outcome: "command not run",
+    instead: "crabbox run without --id makes a new one",
+};
+
+/// To the request that chose its id.
+pub(super) const REPLAY: Told = Told {
+    outcome: "its id is never used again",
+    instead: "choose another id",
+};
+
 /// A lease that its provider says has expired, although its time here is not over, goes as one whose time is.
 pub(super) fn ended(
     context: Context<'_>,
     claim: &Claim,
     lock: &mut OperationLock,
     failure: Failure,
+    told: Told,
 ) -> Failure {
     let provider = context.provider;
     let goes = provider.spec().expired == ExpiredLease::Remove
@@ -433,9 +471,9 @@ pub(super) fn ended(
         .upgrade(lock, id, Wait::until_canceled(&canceled))
         .and_then(|()| context.store.read(id));
     match now {
-        Ok(Some(now)) if now.state == State::Ready => {
-            let message = format!("{}; command not run", failure.message);
-            remove_expired(context, &now, Failure { message, ..failure })
+        Ok(Some(now)) if now.state != State::Releasing => {
+            let message = format!("{}; {}", failure.message, told.outcome);
+            remove_expired(context, &now, Failure { message, ..failure }, told)
         }
         Ok(_) => failure,
         Err(other) => failure.and(&other),
@@ -511,7 +549,7 @@ fn is_to_be_removed(context: Context<'_>, claim: &Claim) -> bool {
     claim.state == State::Ready && has_expired(context, claim)
 }
 
-pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+pub(super) fn usable(context: Context<'_>, claim: &Claim, told: Told) -> Result<(), Failure> {
     let lease = &claim.lease_id;
     match claim.state {
         State::Ready => {}
@@ -536,16 +574,30 @@ pub(super) fn usable(context: Context<'_>, claim: &Claim) -> Result<(), Failure>
             context.report.line(&line);
             return Ok(());
         }
-        let message = format!("lease {lease} reached its TTL expiry; command not run");
-        let expired = Failure::new(Code::Expired, message);
+        let expired = past_expiry(claim, told);
         if is_to_be_removed(context, claim) {
-            return Err(remove_expired(context, claim, expired));
+            return Err(remove_expired(context, claim, expired, told));
         }
-        return Err(expired
-            .hint("crabbox cleanup")
-            .hint("crabbox run without --id makes a new one"));
+        return Err(expired.hint("crabbox cleanup").hint(told.instead));
     }
     Ok(())
+}
+
+fn past_expiry(claim: &Claim, told: Told) -> Failure {
+    let lease = &claim.lease_id;
+    let message = format!("lease {lease} reached its TTL expiry; {}", told.outcome);
+    Failure::new(Code::Expired, message)
+}
+
+/// Whether an earlier request with the same id, which did not come to its end, can still be finished.
+pub(super) fn resumable(context: Context<'_>, claim: &Claim) -> Result<(), Failure> {
+    match has_expired(context, claim) {
+        true => {
+            let expired = past_expiry(claim, REPLAY);
+            Err(remove_expired(context, claim, expired, REPLAY))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Whether the provider's sandbox ended with the lease's time to live.
@@ -554,10 +606,9 @@ pub(super) fn has_expired(context: Context<'_>, claim: &Claim) -> bool {
     removes && claim.is_expired(Timestamp::now())
 }
 
-fn remove_expired(context: Context<'_>, claim: &Claim, expired: Failure) -> Failure {
-    let retry = "crabbox run without --id makes a new one";
+fn remove_expired(context: Context<'_>, claim: &Claim, expired: Failure, told: Told) -> Failure {
     match stop::release(context, claim) {
-        Ok(Released::Gone | Released::Forgotten) => expired.hint(retry),
+        Ok(Released::Gone | Released::Forgotten) => expired.hint(told.instead),
         Ok(Released::Missing(other)) | Err(other) => {
             let stop = context.provider.stop_command(claim);
             expired.and(&other).hint(stop)

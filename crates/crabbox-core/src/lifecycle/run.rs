@@ -1,4 +1,9 @@
 //! One command in a sandbox, from the lease to its release.
+//!
+//! The order is that of `docs/architecture.md`: what can be refused is refused first, then the lease is taken (or reused),
+//! the tree is sent, the command runs, and the lease is kept or released. A sync needs the lease exclusively; the lock
+//! is downgraded to a shared one for the command, so that others may run beside it. After the lease is taken no way out
+//! skips the release, and a run whose sandbox could not be removed has failed, whatever its command said.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -124,6 +129,10 @@ pub fn run(context: Context<'_>, request: RunRequest<'_>) -> Outcome {
         Settled::Gone | Settled::Kept => (ended, Vec::new()),
     };
     let ended = unless_canceled_since(context, &lease, kept, ended);
+    let ended = match kept {
+        true => ended.map_err(|failure| with_way_out(context, &lease, failure)),
+        false => ended,
+    };
     Outcome {
         session: Some(session(context, &lease, &facts, kept)),
         timing: Report {
@@ -290,7 +299,7 @@ fn still_alive(claim: &Claim) -> Result<(), Failure> {
     Err(Failure::new(Code::Expired, message))
 }
 
-/// A lease that ended under its command may have ended the command's own processes too: that is no success.
+/// A lease that ended under its command may have ended the command's own processes too: the run has failed.
 fn unless_expired(claim: &Claim, kept: bool, ended: Result<i32, Failure>) -> Result<i32, Failure> {
     if !matches!(ended, Ok(0)) {
         return ended;
@@ -408,6 +417,14 @@ fn execute(
         }
         (Some(reason), _) => Err(canceled(reason)),
         (None, ended) => ended,
+    }
+}
+
+/// A lease that stays although its sandbox is gone serves nothing any more.
+fn with_way_out(context: Context<'_>, lease: &Lease, failure: Failure) -> Failure {
+    match failure.code == Code::NotFound && failure.hints.is_empty() {
+        true => failure.hint(context.provider.stop_command(&lease.claim)),
+        false => failure,
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn settle(
         Keep::OnFailure if !succeeded => {
             keep_after_all(context, lease);
             for line in kept_on_failure(&lease.claim, rerun, &stop) {
-                context.report.line(&line);
+                context.report.fact(&line);
             }
             return Settled::Kept;
         }

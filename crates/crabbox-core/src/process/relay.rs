@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_loss_and_a_full_disk_is() {
+    fn a_closed_reader_is_ignored_and_a_full_disk_reported() {
         struct Full;
         impl Write for Full {
             fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {

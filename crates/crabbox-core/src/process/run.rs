@@ -1,4 +1,8 @@
 //! Starting a child, waiting for its end, and ending it when it may not go on.
+//!
+//! A child has a process group of its own, unless it needs the terminal. A time limit, too much output or a cancellation
+//! sends SIGTERM to the group, and SIGKILL after a grace time. The child is reaped last: as long as it is a zombie, its
+//! process id and that of its group cannot belong to anything else.
 
 use std::io::{self, Cursor, IsTerminal, PipeWriter, Write};
 use std::os::fd::AsFd;

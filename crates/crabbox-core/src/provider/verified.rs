@@ -28,7 +28,7 @@ pub enum Use {
     Attach,
     /// `cleanup` says what it would do with it.
     Inspect,
-    /// An absent sandbox is no mismatch here: [`Provider::remove`] says what it means.
+    /// An absent sandbox is not a mismatch here: [`Provider::remove`] says what it means.
     Remove,
 }
 

@@ -25,7 +25,7 @@ impl<W: Write> RedactingWriter<W> {
         }
     }
 
-    /// Writes what was held back: the stream has ended, so it is no secret.
+    /// Writes what was held back: the stream has ended, so it is not a secret.
     pub fn finish(mut self) -> io::Result<W> {
         let rest = self.scan.finish();
         self.out.write_all(&rest)?;

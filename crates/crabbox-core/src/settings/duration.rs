@@ -21,7 +21,7 @@ const UNITS: [(&str, u64); 8] = [
 /// Digits behind the point that can still make a nanosecond of an hour.
 const FRACTION_DIGITS: usize = 15;
 
-/// Why a text is no duration.
+/// Why a text is not a valid duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurationError {
     Malformed,

@@ -73,7 +73,7 @@ impl<'a> Catalogue<'a> {
             } else if path == JOBS {
                 layer.jobs = jobs::read(self, source, node)?;
             } else if path.contains('.') {
-                // A path in one word is no spelling of ours, though the tables would know it.
+                // A dotted path is not a valid key, although the tables would find it.
                 return Err(source.unknown_key(key.at, path, None));
             } else if self.find(path).is_some() || !self.is_section(path) {
                 self.read_key(source, path, key, node, &mut layer)?;

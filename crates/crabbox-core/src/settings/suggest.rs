@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_found_and_strangers_are_not() {
+    fn misspelt_keys_get_a_suggestion_and_unrelated_ones_do_not() {
         let known = ["cliPath", "clone", "cpus", "memory"];
         assert_eq!(nearest("cliPth", known), Some("cliPath"));
         assert_eq!(nearest("clipath", known), Some("cliPath"));

@@ -3,8 +3,8 @@
 //! One engine for all providers that are sent an archive. The steps of a sync of a sandbox that is used again
 //! ([`crate::provider::Upload::delta`] is true):
 //!
-//! 1. Run [`listing_command`] in the sandbox and give its output to [`RemoteTree::parse`]. Only GNU tar can list a tree
-//!    so; where it is missing, or the listing fails, send the whole archive.
+//! 1. Run [`listing_command`] in the sandbox and give its output to [`RemoteTree::parse`]. Only GNU find and
+//!    GNU tar can list a tree so; where both are missing, or the listing fails, send the whole archive.
 //! 2. [`crate::sync::Prepared::delta`] compares it with the manifest. Nothing is asked of any file's content.
 //! 3. If [`Delta::is_empty`], the sync is done. If [`Delta::is_large`], send the whole archive: a shell takes longer for
 //!    thousands of single files than tar for all of them.
@@ -16,7 +16,7 @@
 //!
 //! Files that were changed here in the second of the last sync's list, in the one before it, or later, are sent in any case: times
 //! in the sandbox have no fractions. Not seen: a file whose content was changed without a change of its size and its
-//! permissions, and whose time was set back, here or there; and sockets in the sandbox. `--full-resync` sends everything.
+//! permissions, and whose time was set back, here or there; and, by tar, sockets in the sandbox. `--full-resync` sends everything.
 
 mod changes;
 pub mod inside;

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_is_no_character_is_one_character() {
+    fn an_invalid_byte_matches_as_one_character() {
         let glob = Glob::parse(b"a?b").unwrap();
         assert!(glob.matches(b"a\xffb"));
         assert!(!glob.matches(b"a\xff\xfeb"));

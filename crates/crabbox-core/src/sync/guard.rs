@@ -10,7 +10,7 @@ use crate::{Code, Failure};
 
 const MOST_DIRS: usize = 5;
 
-/// From how much on there is a warning, or no sync. 0 is no limit.
+/// From how much on there is a warning, or no sync. 0 means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_allowed_on_request_and_zero_is_no_limit() {
+    fn large_syncs_are_allowed_on_request_and_zero_means_unlimited() {
         let verdict = check(&candidate(1000, 2 << 30), &LIMITS, Allow::Large);
         assert_eq!(verdict.status, Status::Warning);
         assert_eq!(verdict.failure(), None);

@@ -20,7 +20,7 @@ pub struct Options {
     pub fingerprint: bool,
     /// Whether everything is sent, whatever the sandbox has: `--full-resync`.
     pub full: bool,
-    /// For packing and transfer together; `None` is no limit.
+    /// For packing and transfer together; `None` means unlimited.
     pub timeout: Option<Duration>,
 }
 

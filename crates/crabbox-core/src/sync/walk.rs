@@ -34,7 +34,7 @@ pub(super) fn walk(root: &Path, rules: &Rules) -> Result<Manifest, Failure> {
                 path.push(b'/');
             }
             path.extend_from_slice(&name);
-            // The one name that can be here and is no safe path: `.git`.
+            // The only name here that is not a safe path: `.git`.
             let Ok(path) = RelPath::parse(&path) else {
                 continue;
             };

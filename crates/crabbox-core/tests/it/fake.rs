@@ -211,7 +211,11 @@ impl Provider for Fake {
     }
 
     fn ready_timeout(&self) -> Option<Duration> {
-        Some(Duration::from_millis(200))
+        // Short only where it is waited for in vain.
+        Some(match self.world().polls {
+            u32::MAX => Duration::from_millis(200),
+            _ => Duration::from_secs(60),
+        })
     }
 
     fn poll_ready(&self, claim: &Claim, _cancel: &Cancel) -> Result<Readiness, Failure> {
@@ -584,6 +588,7 @@ impl Bench {
             ttl: Duration::from_secs(3600),
             idle_timeout: Duration::from_secs(60),
             keep,
+            one_shot: false,
             labels: BTreeMap::new(),
         }
     }

@@ -127,7 +127,7 @@ fn a_missing_lease_runs_nothing_and_is_forgotten_only_if_that_was_asked_for() {
 }
 
 #[test]
-fn a_lease_that_ends_during_its_run_is_no_success_and_goes() {
+fn a_lease_that_ends_during_its_run_fails_it_and_is_removed() {
     for (id, keep, code) in [
         (true, Keep::No, "0"),
         (false, Keep::Yes, "0"),
@@ -222,7 +222,7 @@ fn a_removal_that_failed_after_it_began_is_recorded() {
 }
 
 #[test]
-fn a_preview_promises_nothing_about_a_strange_sandbox() {
+fn a_preview_skips_a_sandbox_of_another_creator() {
     let bench = Bench::new();
     bench.warmup();
     bench.fake.world().sandboxes.get_mut("box-1").unwrap().uid = "another".to_owned();
@@ -286,6 +286,43 @@ fn a_lease_that_its_provider_calls_expired_is_removed_and_runs_nothing() {
     let calls = ["verify reuse", "poll_ready", "verify remove", "remove"];
     assert_eq!(bench.calls(), calls);
     assert!(bench.claims().is_empty());
+}
+
+/// Also when its request is made again, whether the first one came to its end or not.
+#[test]
+fn a_chosen_id_whose_time_is_over_is_released_by_its_request() {
+    for (state, by_clock) in [
+        (State::Ready, false),
+        (State::Ready, true),
+        (State::Creating, false),
+        (State::Creating, true),
+    ] {
+        let bench = Bench::new();
+        let mut terms = bench.terms(true);
+        terms.lease_id = Some(LeaseId::parse("t_mine").unwrap());
+        let claim = lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap();
+        let mut over = claim.clone();
+        over.state = state;
+        if by_clock {
+            over.expires_at = Some("2020-01-01T00:00:00Z".parse().unwrap());
+        }
+        bench.store.replace(&claim, over).unwrap();
+        bench.fake.world().expired = !by_clock;
+        bench.calls();
+        let warm = || lifecycle::warmup(bench.context(), &bench.workspace(), &terms).unwrap_err();
+        let failure = warm();
+        assert_eq!(failure.code, Code::Expired);
+        let said = failure.to_string();
+        assert!(said.ends_with("; its id is never used again"), "{said}");
+        assert_eq!(failure.hints, ["choose another id"]);
+        assert!(
+            bench
+                .calls()
+                .ends_with(&["verify remove".to_owned(), "remove".to_owned()])
+        );
+        assert!(bench.claims().is_empty() && bench.fake.world().sandboxes.is_empty());
+        assert_eq!(warm().code, Code::State);
+    }
 }
 
 #[test]

@@ -99,7 +99,7 @@ pub(super) fn create(
             Err(failure) => failure,
         },
         Err(Refusal { answer, failure }) => match answer {
-            Answer::Refused | Answer::NotFound | Answer::Conflict => {
+            Answer::Refused | Answer::NotServed | Answer::NotFound | Answer::Conflict => {
                 return Err(CreateFailure::nothing_created(*failure));
             }
             Answer::AlreadyExists | Answer::Unknown if failure.code != Code::ProviderMissing => {
@@ -200,7 +200,9 @@ pub(super) fn delete(
             let message = format!("SandboxClaim {name:?} was replaced; it was not deleted");
             return Err(Failure::new(Code::NotOwned, message).because(&*refusal.failure));
         }
-        Err(refusal) if refusal.answer == Answer::Refused => return Err(*refusal.failure),
+        Err(refusal) if matches!(refusal.answer, Answer::Refused | Answer::NotServed) => {
+            return Err(*refusal.failure);
+        }
         Err(refusal) => return check_gone(kubectl, name, uid, *refusal.failure, &bounded),
     }
     wait_until_gone(kubectl, name, uid, (until, FOREGROUND_TIMEOUT), cancel)
@@ -406,6 +408,15 @@ mod tests {
         claim
     }
 
+    fn expected(claim: &Claim) -> Expected<'_> {
+        Expected {
+            claim,
+            scope: "scope",
+            warm_pool: "pool",
+            container: "",
+        }
+    }
+
     fn named(slug: &str) -> String {
         name(&claim(slug))
     }
@@ -518,12 +529,7 @@ exit 1";
         let late = wait_until_gone(&kubectl, "one", "uid-1", until, &cancel).unwrap_err();
         assert_eq!(late.code, Code::Timeout);
         let claim = claim("blue-lobster");
-        let expected = Expected {
-            claim: &claim,
-            scope: "scope",
-            warm_pool: "pool",
-            container: "",
-        };
+        let expected = expected(&claim);
         let lost = || Failure::new(Code::Provider, "unexpected EOF");
         let left = look_for_created(&kubectl, &expected, lost(), limit, &cancel).unwrap_err();
         assert_eq!(left.left, Left::MaybeSandbox);
@@ -540,12 +546,7 @@ exit 1";
     #[test]
     fn a_manifest_notes_workdir_and_container() {
         let claim = claim("blue-lobster");
-        let expected = Expected {
-            claim: &claim,
-            scope: "scope",
-            warm_pool: "pool",
-            container: "",
-        };
+        let expected = expected(&claim);
         let mut config = config();
         for (container, noted) in [("", "default"), ("main", "main")] {
             config.container = container.to_owned();

@@ -5,7 +5,7 @@ use crabbox_core::provider::{Check, Class, Health};
 use crabbox_core::{Code, Failure};
 use serde_json::{Value, json};
 
-use super::kubectl::{self, Kubectl};
+use super::kubectl::{self, Answer, Kubectl, Refusal};
 use super::objects::{CLAIM_GROUP, CORE_GROUP, VERSION};
 use super::settings::Config;
 
@@ -41,8 +41,7 @@ pub(super) fn checks(kubectl: &Kubectl, config: &Config, cancel: &Cancel) -> Vec
     ];
     for (group, resources) in CRDS {
         let path = format!("/apis/{group}/{VERSION}");
-        let served = kubectl.get_raw(&path, cancel).map_err(Failure::from);
-        let served = served.map(|bytes| names(&bytes));
+        let served = kubectl.get_raw(&path, cancel).map(|bytes| names(&bytes));
         for resource in resources {
             checks.push(crd(group, resource, &served));
         }
@@ -57,13 +56,17 @@ pub(super) fn missing(failure: &Failure) -> Vec<Check> {
     vec![bad("kubectl", failure)]
 }
 
-fn crd(group: &str, resource: &str, served: &Result<Vec<String>, Failure>) -> Check {
+fn crd(group: &str, resource: &str, served: &Result<Vec<String>, Refusal>) -> Check {
     let name = format!("crd.{resource}");
     let what = format!("{resource}.{group} {VERSION}");
     match served {
         Ok(names) if names.iter().any(|name| name == resource) => ok(&name, what),
         Ok(_) => bad(&name, &not_served(&what)),
-        Err(failure) => bad(&name, &not_served(&what).because(failure)),
+        Err(refusal) if refusal.answer == Answer::NotServed => {
+            bad(&name, &not_served(&what).because(&*refusal.failure))
+        }
+        // That the cluster did not say anything says nothing about it.
+        Err(refusal) => bad(&name, &refusal.failure),
     }
 }
 

@@ -1,4 +1,8 @@
 //! A command in the pod: one `kubectl exec` that carries script, stdin and output.
+//!
+//! `kubectl exec` has one exit code for a command that failed and for a connection that broke, so the script prints the
+//! command's own exit code behind a marker with a nonce ([`super::marker`]). The script arrives on stdin, before the user's
+//! input, which follows in frames: the end of stdin ends the command, so it must not come before the command's own end.
 
 use std::io::{self, Read, Write as _};
 use std::sync::mpsc::{self, Receiver};

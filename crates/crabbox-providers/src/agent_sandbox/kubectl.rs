@@ -41,6 +41,8 @@ pub(super) enum Answer {
     AlreadyExists,
     /// The object is there, with another UID.
     Conflict,
+    /// The server does not have this API.
+    NotServed,
     /// The server refused it: nothing was changed.
     Refused,
     /// The cluster could not be reached, or did not answer.
@@ -319,6 +321,11 @@ impl Kubectl {
                 ..failure
             };
         }
+        if no_context(&words) {
+            failure.hints.push(
+                "`kubectl config get-contexts` lists the contexts of the kubeconfig; --agent-sandbox-context chooses one".to_owned(),
+            );
+        }
         Refusal {
             answer,
             failure: Box::new(failure),
@@ -371,12 +378,18 @@ fn unknown(failure: Failure) -> Refusal {
     }
 }
 
+/// Commands differ in how they say it.
+fn no_context(words: &str) -> bool {
+    let named = words.contains("error: context ") && words.contains(" does not exist");
+    named || words.contains("context was not found for specified context")
+}
+
 /// By kubectl's own words. Only the server's refusal of this very object is more than "unknown".
 fn classify(words: &str) -> Answer {
     let says = |text: &str| words.contains(text);
     // The API itself is missing, which says nothing about an object.
     if says("could not find the requested resource") || says("doesn't have a resource type") {
-        return Answer::Refused;
+        return Answer::NotServed;
     }
     if says("Error from server (NotFound)") && says("\" not found") {
         return Answer::NotFound;
@@ -396,6 +409,7 @@ fn classify(words: &str) -> Answer {
         " is invalid: ",
         "You must be logged in to the server",
         "error: context ",
+        "context was not found for specified context",
         "unable to recognize",
         "no matches for kind",
         "no such host",
@@ -475,11 +489,11 @@ mod tests {
             ),
             (
                 "Error from server (NotFound): the server could not find the requested resource",
-                Answer::Refused,
+                Answer::NotServed,
             ),
             (
                 "error: the server doesn't have a resource type \"sandboxclaims\"",
-                Answer::Refused,
+                Answer::NotServed,
             ),
             (
                 "Error from server (AlreadyExists): sandboxclaims.extensions.agents.x-k8s.io \"rbdup\" already exists",
@@ -512,6 +526,18 @@ mod tests {
         ] {
             assert_eq!(classify(words), answer, "{words}");
         }
+    }
+
+    #[test]
+    fn a_context_that_is_missing_is_told_in_two_ways() {
+        for words in [
+            "error: context \"c\" does not exist",
+            "Error in configuration: context was not found for specified context: c",
+        ] {
+            assert!(no_context(words));
+            assert_eq!(classify(words), Answer::Refused);
+        }
+        assert!(!no_context("error: namespace \"c\" does not exist"));
     }
 
     #[test]

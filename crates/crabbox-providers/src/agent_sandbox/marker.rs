@@ -1,4 +1,8 @@
 //! The markers in the output of a command: found, taken out, and nothing else changed.
+//!
+//! A marker may arrive in pieces, so the longest end of the output that could be its beginning is held back until the next
+//! bytes decide. On stderr kubectl's own lines stand before the first marker and after the last one: they are kept apart
+//! from what the command wrote.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};

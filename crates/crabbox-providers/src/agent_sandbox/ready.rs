@@ -104,11 +104,16 @@ impl AgentSandbox {
     /// authorizer has not read yet: also what it allowed a moment ago, where no look fell into the time that it was away.
     fn is_temporary(&self, claim: &Claim, failure: &Failure) -> bool {
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < RESTART_TIMEOUT);
-        match (failure.code, self.waiting(claim)) {
-            (Code::Provider, _) => true,
-            (Code::Denied, Some(wait)) => {
+        let wait = self.waiting(claim);
+        match failure.code {
+            Code::Provider => true,
+            Code::Denied => {
+                // Who may create a claim may look at it, as far as anyone can tell before the first look.
+                let created = *lock(&self.created);
+                let answered = wait.as_ref().and_then(|wait| wait.answered).or(created);
                 let was_allowed = failure.message.contains(GET_CLAIMS);
-                is_recent(wait.unanswered) || was_allowed && is_recent(wait.answered)
+                let unanswered = wait.and_then(|wait| wait.unanswered);
+                is_recent(unanswered) || was_allowed && is_recent(answered)
             }
             _ => false,
         }

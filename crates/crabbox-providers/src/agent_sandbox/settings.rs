@@ -18,7 +18,7 @@ pub(super) const TABLE: ProviderTable = ProviderTable {
 /// The variable that kubectl reads.
 pub(super) const KUBECONFIG: &str = "KUBECONFIG";
 
-/// A directory that all sorts of programs use is no workdir: a sync empties it.
+/// A directory that other programs use is refused as workdir: a sync empties it.
 const BROAD: [&str; 15] = [
     "/", "/bin", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/sbin",
     "/sys", "/tmp", "/usr", "/var",

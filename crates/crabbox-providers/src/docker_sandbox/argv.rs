@@ -47,6 +47,8 @@ pub(super) struct OwnFlags {
     pub(super) progress: bool,
     /// What tools download or compile is kept for the next sandbox of this repository.
     pub(super) cache: bool,
+    /// Whether it goes when it stops, and nothing of its own need be on the disk.
+    pub(super) one_shot: bool,
 }
 
 pub(super) fn create(name: &str, config: &Config, own: Option<OwnFlags>, root: &Path) -> Argv {
@@ -59,6 +61,7 @@ pub(super) fn create(name: &str, config: &Config, own: Option<OwnFlags>, root: &
         for (flag, wanted) in [
             ("--progress", own.progress),
             ("--cache", own.cache),
+            ("--rm", own.one_shot),
             ("--git-write", config.git_write),
         ] {
             if wanted {
@@ -232,11 +235,12 @@ mod tests {
         let all = OwnFlags {
             progress: true,
             cache: true,
+            one_shot: true,
             ..own
         };
         assert_eq!(
             line(create("n", &config(), Some(all), root)),
-            "create --name n --idle-timeout 1800s --progress --cache shell /r"
+            "create --name n --idle-timeout 1800s --progress --cache --rm shell /r"
         );
         let config = Config {
             cpus: 2,

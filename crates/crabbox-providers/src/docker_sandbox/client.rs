@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// An engine that does not tell its version is another one's, and may be older than it looks: that is no reason to
+    /// An engine that does not tell its version is another one's, and may be older than it looks: that is not a reason to
     /// fail a run whose sandbox exists.
     pub(super) fn known_or_foreign(&self, cancel: &Cancel) -> Result<Known, Failure> {
         match self.known(cancel) {

@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_of_an_engine_that_means_something_to_do() {
+    fn errors_of_an_engine_come_with_advice() {
         let login = "run `sbx login` and retry";
         let virtualization = "enable host virtualization for Docker Sandboxes and retry";
         for (said, advice) in [

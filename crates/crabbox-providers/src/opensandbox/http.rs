@@ -357,7 +357,7 @@ impl Answer<'_> {
         Ok(bytes)
     }
 
-    /// What an answer that is no success says. Its body is read for a short while only: it may never end.
+    /// What an unsuccessful response says. Its body is read for a short while only: it may never end.
     async fn into_error(self) -> HttpError {
         let status = self.status().as_u16();
         let request_id = self.headers().get(REQUEST_ID);

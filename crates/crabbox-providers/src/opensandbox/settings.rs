@@ -176,7 +176,7 @@ pub(super) struct Config {
     pub(super) secure_access: bool,
     pub(super) use_server_proxy: bool,
     pub(super) forget_missing: bool,
-    /// `sync.timeout`; `None` is no limit.
+    /// `sync.timeout`; `None` means unlimited.
     pub(super) sync_timeout: Option<Duration>,
 }
 

@@ -1,14 +1,16 @@
 //! What a command's stdin, stdout and stderr are.
 
 use std::fs::{File, OpenOptions};
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
-use crabbox_core::history::ActiveRun;
+use crabbox_core::history::{ActiveRun, RunLog};
 use crabbox_core::lifecycle::Streams;
-use crabbox_core::process::{Output, Stdin, Stream};
+use crabbox_core::process::{Listener, Output, Stdin, Stream};
 use crabbox_core::{Code, Failure};
 
 use crate::app::App;
+use crate::ui::Cursor;
 
 /// How a command is attached to its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,8 +91,8 @@ impl Attachment {
             ),
             Self::RecordedTerminal | Self::Pipes { .. } => (
                 self.stdin(app),
-                passed(run, Stream::Stdout)?,
-                passed(run, Stream::Stderr)?,
+                passed(app, run, Stream::Stdout)?,
+                passed(app, run, Stream::Stderr)?,
             ),
         };
         Ok(Streams {
@@ -112,8 +114,27 @@ impl Attachment {
     }
 }
 
+/// A stream that is written down, and followed where our own lines come after it.
+struct Followed {
+    log: RunLog,
+    cursor: Option<Cursor>,
+}
+
+impl Listener for Followed {
+    fn hear(&self, bytes: &[u8]) {
+        self.log.hear(bytes);
+        if let Some(cursor) = &self.cursor {
+            cursor.follow(bytes);
+        }
+    }
+
+    fn miss(&self, bytes: u64) {
+        self.log.miss(bytes);
+    }
+}
+
 /// Passed on to our own stream, and written down on the way.
-fn passed(run: Option<&ActiveRun>, stream: Stream) -> Result<Output, Failure> {
+fn passed(app: &App<'_>, run: Option<&ActiveRun>, stream: Stream) -> Result<Output, Failure> {
     let Some(run) = run else {
         return Ok(Output::Inherit);
     };
@@ -123,7 +144,12 @@ fn passed(run: Option<&ActiveRun>, stream: Stream) -> Result<Output, Failure> {
         Stream::Stderr => std::io::stderr().as_fd().try_clone_to_owned(),
     };
     let own = own.map_err(|error| cannot_pass(&error))?;
-    Ok(Output::Pass(File::from(own), Box::new(run.log(stream))))
+    let shared = own.is_terminal() && std::io::stderr().is_terminal();
+    let followed = Followed {
+        log: run.log(stream),
+        cursor: shared.then(|| app.ui.cursor()),
+    };
+    Ok(Output::Pass(File::from(own), Box::new(followed)))
 }
 
 /// Only written down.

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use crabbox_core::bench::{Group, default_ledger, parse, report};
 use crabbox_core::{Code, Failure};
 use serde::Serialize;
 
 use crate::app::App;
+use crate::cli;
 
 const LEDGER: &str = "timing-record";
 const MIN_SAMPLES: &str = "min-samples";
@@ -37,12 +38,7 @@ pub(crate) fn command(name: &'static str) -> Command {
                         .value_parser(value_parser!(usize))
                         .help("Minimum number of runs for a reliable result"),
                 )
-                .arg(
-                    Arg::new("json")
-                        .long("json")
-                        .action(ArgAction::SetTrue)
-                        .help("Output as JSON"),
-                ),
+                .arg(cli::switch("json", "Output as JSON")),
         )
 }
 

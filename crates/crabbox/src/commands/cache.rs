@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use crabbox_core::claims::ClaimStore;
 use crabbox_core::provider::{BuildCache, Provider};
 use crabbox_core::{Code, Failure};
@@ -19,12 +19,7 @@ const CLEAR: &str = "clear";
 const PATH: &str = "path";
 
 pub(crate) fn command(name: &'static str) -> Command {
-    let json = || {
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help("Output as JSON")
-    };
+    let json = || cli::switch("json", "Output as JSON");
     let path = Arg::new(PATH)
         .value_name("PATH")
         .value_parser(clap::value_parser!(PathBuf))
@@ -117,7 +112,12 @@ fn clear(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure> {
             let path = crabbox_core::printable(&cache.workspace);
             format!("cleared {path}\n")
         });
-        app.ui.data(&cleared.collect::<String>())?;
+        let cleared = cleared.collect::<String>();
+        let is_nothing = cleared.is_empty() && done.busy.is_empty();
+        match is_nothing && app.ui.data_is_for_people(false) {
+            true => app.ui.data("Nothing to clear.\n")?,
+            false => app.ui.data(&cleared)?,
+        }
     }
     match done.busy.first() {
         None => Ok(0),

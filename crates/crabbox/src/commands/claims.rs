@@ -1,12 +1,13 @@
 //! `crabbox claims list|forget|prune`
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use crabbox_core::claims::{Claim, ClaimStore, Listing, ProviderFilter, Wait};
 use crabbox_core::{Code, Failure};
 use crabbox_providers::specs;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::cli;
 
 const FORGET: &str = "forget";
 const PRUNE: &str = "prune";
@@ -14,12 +15,7 @@ const SLUGS: &str = "slugs";
 const LEASE: &str = "lease";
 
 pub(crate) fn command(name: &'static str) -> Command {
-    let json = |help: &'static str| {
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help(help)
-    };
+    let json = |help| cli::switch("json", help);
     Command::new(name)
         .about("Manage the local claims of leases")
         .subcommand_required(true)
@@ -40,12 +36,7 @@ pub(crate) fn command(name: &'static str) -> Command {
                     "Remove the claims of sandboxes that are gone\n\n\
                      A claim goes only if its provider proves that the sandbox no longer exists. No sandbox is removed.",
                 )
-                .arg(
-                    Arg::new("dry-run")
-                        .long("dry-run")
-                        .action(ArgAction::SetTrue)
-                        .help("Show what would be removed"),
-                )
+                .arg(cli::switch("dry-run", "Show what would be removed"))
                 .arg(json("Output as JSON")),
         )
         .subcommand(

@@ -1,8 +1,8 @@
 //! `crabbox cleanup`
 
 use clap::ArgMatches;
-use crabbox_core::Failure;
 use crabbox_core::lifecycle::{self, Action, Cleaned, DryRun, Subject, Swept};
+use crabbox_core::{Failure, printable};
 use serde::Serialize;
 
 use crate::app::App;
@@ -76,8 +76,12 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
             failed: cleaned.failures.len(),
         })?;
     } else {
+        let is_for_people = app.ui.data_is_for_people(false);
         for swept in &cleaned.swept {
-            let line = swept.line(&*provider);
+            let line = match is_for_people {
+                true => printable(&for_people(swept)),
+                false => swept.line(&*provider),
+            };
             match swept.action {
                 Action::Skip => app.ui.say(&line),
                 Action::Delete | Action::WouldDelete | Action::Forget => {
@@ -96,7 +100,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
                 true => format!(" claims_removed={claims_removed}"),
                 false => String::new(),
             };
-            let called = match app.ui.data_is_for_people(false) {
+            let called = match is_for_people {
                 true => provider.called(),
                 false => name.to_owned(),
             };
@@ -113,6 +117,21 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
         .failures
         .iter()
         .fold(first, |all, other| all.and(other)))
+}
+
+/// People call leases by their slugs.
+fn for_people(swept: &Swept) -> String {
+    let name = match &swept.subject {
+        Subject::Claim(claim) => claim.slug_str().unwrap_or(claim.lease_id.as_str()),
+        Subject::File(name) => name,
+    };
+    let done = match swept.action {
+        Action::Skip => "kept",
+        Action::Delete => "✓ removed",
+        Action::WouldDelete => "would remove",
+        Action::Forget => "✓ forgot",
+    };
+    format!("{done} {name}: {}", swept.reason)
 }
 
 pub(super) fn entry(swept: &Swept) -> Entry<'_> {

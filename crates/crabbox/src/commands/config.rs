@@ -1,6 +1,6 @@
 //! `crabbox config show|path`
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use crabbox_core::Failure;
 use crabbox_core::settings::{show_json, show_text};
 use crabbox_providers::DEFAULT;
@@ -13,12 +13,10 @@ const SET_BROKER: &str = "set-broker";
 pub(crate) fn command(name: &'static str) -> Command {
     let show = Command::new("show")
         .about("Show effective settings and their origins")
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Output as JSON, with the origin of each value"),
-        );
+        .arg(cli::switch(
+            "json",
+            "Output as JSON, with the origin of each value",
+        ));
     Command::new(name)
         .about("Show effective settings")
         .subcommand_required(true)

@@ -92,7 +92,7 @@ fn all(app: &App<'_>, matches: &ArgMatches, args: &Args) -> Result<u8, Failure> 
     verdict(&together).map(|()| 0)
 }
 
-/// A provider that needs settings of which the user has none is none of the user's, unless it is named.
+/// A provider whose required settings are not set is left out, unless it is named.
 fn unconfigured(
     app: &App<'_>,
     matches: &ArgMatches,
@@ -176,7 +176,9 @@ fn verdict(checks: &[Check]) -> Result<(), Failure> {
     }
     let mut failure = Failure::new(Code::Unhealthy, "doctor found problems");
     for advice in bad.iter().filter_map(|check| check.details.get(ADVICE)) {
-        if !failure.hints.contains(advice) {
+        // What other commands are told when they cannot reach their provider.
+        let is_this_command = advice.starts_with("crabbox doctor");
+        if !is_this_command && !failure.hints.contains(advice) {
             failure.hints.push(advice.clone());
         }
     }

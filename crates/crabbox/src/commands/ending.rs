@@ -2,24 +2,31 @@
 
 use crabbox_core::Failure;
 use crabbox_core::lifecycle::Outcome;
-use crabbox_core::provider::Spec;
+use crabbox_core::provider::Provider;
 
 use crate::app::App;
 use crate::ui::Verbosity;
 use crate::ui::table::took;
 
 /// A command's own exit code is ours.
-pub(super) fn exit(app: &App<'_>, spec: &Spec, outcome: Outcome) -> Result<u8, Failure> {
+pub(super) fn exit(
+    app: &App<'_>,
+    provider: &dyn Provider,
+    outcome: Outcome,
+) -> Result<u8, Failure> {
+    let is_brief = app.ui.verbosity() == Verbosity::Brief;
+    if is_brief {
+        tell_kept(app, provider, &outcome);
+    }
     let code = outcome.ended.clone()?;
     let exit = u8::try_from(code).unwrap_or(1);
-    if app.ui.verbosity() == Verbosity::Brief {
-        tell_kept(app, &outcome);
+    if is_brief {
         for hint in &outcome.hints {
             app.ui.say(&format!("hint: {hint}"));
         }
         app.ui.say(&last_line(exit, outcome.timing.end_to_end_ms));
     } else if exit != 0 {
-        let line = format!("{} run exited {code}", spec.name);
+        let line = format!("{} run exited {code}", provider.spec().name);
         app.ui.command_exit(&line, exit, outcome.hints);
     }
     Ok(exit)
@@ -34,16 +41,27 @@ fn last_line(exit: u8, ms: u64) -> String {
 }
 
 /// The name of a new lease that stays, which was not told before.
-fn tell_kept(app: &App<'_>, outcome: &Outcome) {
+fn tell_kept(app: &App<'_>, provider: &dyn Provider, outcome: &Outcome) {
     let session = outcome.session.as_ref();
     let Some(session) = session.filter(|session| session.kept && !session.reused) else {
         return;
     };
     let name = session.slug.as_ref().unwrap_or(&session.lease_id);
-    let stop = &session.cleanup_command;
-    app.ui.say(&format!(
-        "kept {name}: crabbox run --id {name} -- COMMAND; {stop}"
-    ));
+    app.ui
+        .say(&format!("kept {name}\n{}", next_steps(provider, name)));
+}
+
+/// What can be done with a lease that stays. Its claim says which provider has it.
+pub(super) fn next_steps(provider: &dyn Provider, name: &str) -> String {
+    let command = |verb: &str| {
+        let full = provider.command(verb);
+        match full == format!("crabbox {verb} --provider {}", provider.spec().name) {
+            true => format!("crabbox {verb}"),
+            false => full,
+        }
+    };
+    let (run, stop) = (command("run"), command("stop"));
+    format!("  run in it: {run} --id {name} -- COMMAND\n  remove it: {stop} {name}")
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::list::since;
 use crate::app::App;
 use crate::cli::parsed;
-use crate::ui::table::{table, took};
+use crate::ui::table::{columns, cut, table, took};
 
 /// List local runs, newest first
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,7 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
             runs: &listing.runs,
         })?;
     } else if app.ui.data_is_for_people(args.verbose) {
-        app.ui.data(&for_people(&listing.runs))?;
+        app.ui.data(&for_people(&listing.runs, columns()))?;
     } else {
         let lines: String = listing.runs.iter().map(line).collect();
         app.ui.data(&lines)?;
@@ -63,8 +63,8 @@ pub(crate) fn execute(app: &App<'_>, matches: &ArgMatches) -> Result<u8, Failure
     Ok(0)
 }
 
-/// A table with headers, or a sentence.
-fn for_people(runs: &[Record]) -> String {
+/// A table with headers, or a sentence. Commands end where the terminal does: one of many words would fill it.
+fn for_people(runs: &[Record], columns: Option<usize>) -> String {
     if runs.is_empty() {
         return "No runs recorded. Try: crabbox run -- COMMAND\n".to_owned();
     }
@@ -83,10 +83,14 @@ fn for_people(runs: &[Record]) -> String {
         ]
     };
     let rows: Vec<_> = runs.iter().map(row).collect();
-    table(
+    let text = table(
         ["RUN", "STATUS", "EXIT", "TOOK", "STARTED", "COMMAND"],
         &rows,
-    )
+    );
+    match columns {
+        Some(columns) => text.lines().map(|line| cut(line, columns) + "\n").collect(),
+        None => text,
+    }
 }
 
 fn line(run: &Record) -> String {

@@ -1,6 +1,6 @@
 //! `crabbox job list|run`
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use crabbox_core::command::{display, run_words};
 use crabbox_core::lifecycle;
 use crabbox_core::settings::{JobSpec, Settings, StopPolicy};
@@ -18,12 +18,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const LEASE: &str = "<lease>";
 
 pub(crate) fn command(name: &'static str) -> Command {
-    let switch = |name: &'static str, help: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .action(ArgAction::SetTrue)
-            .help(help)
-    };
     let run = Command::new("run")
         .about("Run a job: create a sandbox, run the command, stop the sandbox")
         .arg(
@@ -44,10 +38,13 @@ pub(crate) fn command(name: &'static str) -> Command {
                 .value_name("POLICY")
                 .help("When to stop the lease: auto, always, success, failure or never"),
         )
-        .arg(switch("dry-run", "Print the commands without running them"))
-        .arg(switch("json", "Output failures as JSON"))
-        .arg(switch("no-hydrate", "").hide(true))
-        .arg(switch("github-runner", "").hide(true));
+        .arg(cli::switch(
+            "dry-run",
+            "Print the commands without running them",
+        ))
+        .arg(cli::switch("json", "Output failures as JSON"))
+        .arg(cli::switch("no-hydrate", "").hide(true))
+        .arg(cli::switch("github-runner", "").hide(true));
     Command::new(name)
         .about("List and run the jobs of the configuration")
         .long_about(
@@ -59,7 +56,7 @@ pub(crate) fn command(name: &'static str) -> Command {
         .subcommand(
             Command::new("list")
                 .about("List the jobs")
-                .arg(switch("json", "Output as JSON")),
+                .arg(cli::switch("json", "Output as JSON")),
         )
         .subcommand(run)
 }

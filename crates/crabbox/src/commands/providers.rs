@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use super::recommend;
 use crate::app::App;
+use crate::cli;
+use crate::ui::table::table;
 
 /// What providers can be chosen by: a filter's name and what a provider has of it.
 type Filter = (&'static str, fn(&Spec) -> Vec<&'static str>);
@@ -27,12 +29,7 @@ const FILTERS: &[Filter] = &[
 ];
 
 pub(crate) fn command(name: &'static str) -> Command {
-    let json = || {
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help("Output as JSON")
-    };
+    let json = || cli::switch("json", "Output as JSON");
     let command = Command::new(name)
         .about("List the providers and what they can do")
         .arg(json())
@@ -135,6 +132,9 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
         let entries: Vec<_> = chosen.iter().map(|spec| entry(spec)).collect();
         return app.ui.json(&entries);
     }
+    if app.ui.data_is_for_people(false) {
+        return app.ui.data(&for_people(&chosen));
+    }
     let lines = chosen.iter().map(|spec| {
         format!(
             "{:<16} {:<14} {:<14} targets={} features={}\n",
@@ -146,6 +146,19 @@ fn list(app: &App<'_>, matches: &ArgMatches) -> Result<(), Failure> {
         )
     });
     app.ui.data(&lines.collect::<String>())
+}
+
+fn for_people(specs: &[&Spec]) -> String {
+    let row = |spec: &&Spec| {
+        let (kind, category) = (spec.kind.to_owned(), spec.category.to_owned());
+        let (targets, features) = (spec.targets.join(", "), spec.features.join(", "));
+        [spec.name.to_owned(), kind, category, targets, features]
+    };
+    let rows: Vec<_> = specs.iter().map(row).collect();
+    table(
+        ["PROVIDER", "KIND", "CATEGORY", "TARGETS", "FEATURES"],
+        &rows,
+    )
 }
 
 fn filters(app: &App<'_>, as_json: bool) -> Result<(), Failure> {

@@ -277,7 +277,7 @@ impl Plan {
         let spec = provider.spec();
         timing_record::append(app, self.timings, &args.words, spec, &outcome);
         finish(app, args, self.lease_output, &outcome)?;
-        ending::exit(app, spec, outcome)
+        ending::exit(app, provider, outcome)
     }
 }
 
@@ -455,7 +455,7 @@ pub(super) fn requested_slug(slug: Option<&str>) -> Result<SlugChoice, Failure> 
 pub(super) fn terms(
     settings: &Settings,
     slug: SlugChoice,
-    keep: bool,
+    keep: Keep,
     pond: Option<&str>,
 ) -> Terms {
     let pond = pond.map(|pond| ("pond".to_owned(), pond.to_owned()));
@@ -464,7 +464,8 @@ pub(super) fn terms(
         lease_id: None,
         ttl: settings.duration(None, "ttl"),
         idle_timeout: settings.duration(None, "idleTimeout"),
-        keep,
+        keep: matches!(keep, Keep::Yes | Keep::UntilEnd),
+        one_shot: keep == Keep::No,
         labels: pond.into_iter().collect::<BTreeMap<_, _>>(),
     }
 }
@@ -480,12 +481,7 @@ fn target(args: &Args, settings: &Settings, slug: SlugChoice) -> Target {
             },
             idle_timeout: settings.duration(None, "idleTimeout"),
         },
-        None => Target::Fresh(terms(
-            settings,
-            slug,
-            matches!(keep(args), Keep::Yes | Keep::UntilEnd),
-            args.pond.as_deref(),
-        )),
+        None => Target::Fresh(terms(settings, slug, keep(args), args.pond.as_deref())),
     }
 }
 

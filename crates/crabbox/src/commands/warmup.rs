@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use clap::ArgMatches;
 use crabbox_core::Failure;
 use crabbox_core::claims::{Claim, Deadlines, LeaseId};
-use crabbox_core::lifecycle::{self, Terms, parse_fixed_id};
+use crabbox_core::lifecycle::{self, Keep, Terms, parse_fixed_id};
 use crabbox_core::provider::Provider;
 use crabbox_core::timing::{ErrorKind, Phase, RunStatus, classify, format_ms, millis};
 use serde::Serialize;
 
+use super::ending::next_steps;
 use super::run::{requested_slug, terms};
 use crate::app::App;
 use crate::cli::parsed;
@@ -125,7 +126,7 @@ fn make(app: &App<'_>, args: &Args, matches: &ArgMatches) -> Result<WarmedLease,
     let store = app.store()?;
     let terms = Terms {
         lease_id: fixed_id(matches)?,
-        ..terms(&settings, slug, true, args.pond.as_deref())
+        ..terms(&settings, slug, Keep::Yes, args.pond.as_deref())
     };
     let workspace = app.named_workspace()?;
     let slow = app.ui.notice_if_slow(creating(&*provider));
@@ -180,7 +181,8 @@ fn tell(
     } else if app.ui.data_is_for_people(args.verbose) {
         let took = took(millis(total));
         app.ui.data(&format!(
-            "✓ {took}  {slug} is ready\n  run in it: crabbox run --id {slug} -- COMMAND\n  remove it: crabbox stop {slug}\n"
+            "✓ {took}  {slug} is ready\n{}\n",
+            next_steps(provider, slug)
         ))
     } else {
         let leased = leased(provider, claim);

@@ -21,6 +21,24 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> 
     text
 }
 
+/// A line that is not longer than the terminal is wide.
+pub(crate) fn cut(line: &str, columns: usize) -> String {
+    match line.char_indices().nth(columns) {
+        Some(_) => line
+            .chars()
+            .take(columns.saturating_sub(1))
+            .chain(['…'])
+            .collect(),
+        None => line.to_owned(),
+    }
+}
+
+/// How wide the terminal of stdout is, if it says so.
+pub(crate) fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
 /// To the unit that matters: `45s`, `12m`, `3h`, `2d`.
 pub(crate) fn rough(seconds: u64) -> String {
     match seconds {
@@ -51,6 +69,13 @@ mod tests {
         ];
         assert_eq!(table(["A", "B"], &rows), "A     B\nä     long one\nbbbb\n");
         assert_eq!(table(["A", "B"], &[]), "A  B\n");
+    }
+
+    #[test]
+    fn a_line_ends_where_the_terminal_does() {
+        for (columns, text) in [(6, "äbcde"), (5, "äbcde"), (4, "äbc…"), (1, "…")] {
+            assert_eq!(cut("äbcde", columns), text);
+        }
     }
 
     #[test]

@@ -432,6 +432,42 @@ fn doctor_asks_few_questions_and_names_what_is_denied() {
     assert_eq!(cluster.objects("claim").len(), 0);
 }
 
+/// What did not answer is not what lacks the API.
+#[test]
+fn doctor_tells_a_wrong_context_from_a_cluster_without_agent_sandbox() {
+    let cluster = Cluster::new();
+    let install = "install Agent Sandbox";
+    cluster.behave("api-gone", "");
+    let ran = cluster.crabbox(&["doctor"]).exits(1).says(install);
+    assert!(ran.out.contains("does not serve sandboxes."), "{}", ran.out);
+    cluster.behave_well("api-gone");
+    for (said, hint) in [
+        ("error: context \"agent-cluster\" does not exist", true),
+        ("The connection to the server h:1 was refused", false),
+    ] {
+        for verb in ["get", "create"] {
+            cluster.behave(&format!("fail-{verb}"), &format!("before\n1\n{said}"));
+        }
+        let ran = cluster.crabbox(&["doctor"]).exits(1).never_says(install);
+        assert_eq!(
+            ran.err.contains("--agent-sandbox-context"),
+            hint,
+            "{}",
+            ran.err
+        );
+        assert!(!ran.out.contains("does not serve"), "{}", ran.out);
+        let ran = cluster.crabbox(&["run", "--", "true"]);
+        assert_eq!(
+            ran.err.contains("kubectl config get-contexts"),
+            hint,
+            "{}",
+            ran.err
+        );
+        assert!(ran.cause().contains(said), "{}", ran.cause());
+        cluster.is_clean();
+    }
+}
+
 #[test]
 fn ctrl_c_ends_what_runs_in_the_pod() {
     let cluster = Cluster::new();

@@ -595,3 +595,34 @@ fn a_claim_that_its_controller_calls_expired_goes() {
         assert_eq!(cluster.world.claim_names().len(), 1);
     }
 }
+
+/// The request of a chosen id does not go on with what is over; nor does its id begin anew.
+#[test]
+fn a_fixed_lease_that_its_controller_calls_expired_is_released_by_its_request() {
+    for reason in ["ClaimExpired", "SandboxExpired"] {
+        let cluster = Cluster::new();
+        let warm = || cluster.crabbox(&["warmup", "--lease-id", FIXED]);
+        warm().exits(0);
+        cluster.edit("claim", |one| {
+            one["status"]["conditions"] =
+                json!([{"type": "Ready", "status": "False", "reason": reason, "message": "over"}]);
+        });
+        let ran = warm().exits(4).says("hint: choose another id");
+        let cause = ran.cause();
+        assert!(cause.contains("its id is never used again"), "{cause}");
+        cluster.is_clean();
+        warm().exits(2).says("never used again");
+    }
+    // Not what has taken its place.
+    let cluster = Cluster::new();
+    let warm = || cluster.crabbox(&["warmup", "--lease-id", FIXED]);
+    warm().exits(0);
+    cluster.edit("claim", |one| {
+        one["metadata"]["uid"] = json!("other");
+        one["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "False", "reason": "ClaimExpired", "message": "over"}]);
+    });
+    assert_ne!(warm().code, 0);
+    assert_eq!(cluster.objects("claim").len(), 1);
+    assert_eq!(cluster.world.claim_names(), [FIXED]);
+}

@@ -139,6 +139,22 @@ fn a_follower_sees_what_comes_and_the_end() {
 }
 
 #[test]
+fn logs_of_a_lease_are_those_of_what_runs_in_it() {
+    let world = World::new();
+    let script = "echo ready; exec sleep 600";
+    world
+        .crabbox(&["run", "-d", "--slug", "bg", "--", "sh", "-c", script])
+        .exits(0);
+    world
+        .crabbox(&["run", "--id", "bg", "--", "echo", "beside"])
+        .exits(0);
+    eventually("the line of what still runs", || {
+        world.crabbox(&["logs", "bg"]).exits(0).out == "ready\n"
+    });
+    world.crabbox(&["stop", "--force", "bg"]).exits(0);
+}
+
+#[test]
 fn logs_have_both_streams_and_their_last_lines() {
     let world = World::new();
     let script = "echo a; echo b; echo c >&2; echo d >&2";

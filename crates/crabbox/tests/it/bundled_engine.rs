@@ -122,7 +122,8 @@ fn a_sandbox_that_vanished_is_told_apart_from_a_command_that_failed() {
     own.sbx(&["rm", "--force", &sandbox]).exits(0);
     own.crabbox(&["run", "--id", "gone", "--", "true"])
         .exits(4)
-        .says("is not present in sbx inventory");
+        .says("is not present in sbx inventory")
+        .says("hint: crabbox stop --provider docker-sandbox gone");
     own.crabbox(&["stop", "gone"]).exits(0);
     own.is_clean();
 }

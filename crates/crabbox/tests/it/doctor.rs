@@ -146,7 +146,7 @@ fn diagnosis_is_optional() {
 }
 
 #[test]
-fn it_says_who_selected_the_provider_as_config_show_does() {
+fn it_names_the_origin_of_the_provider_as_config_show_does() {
     let agrees = |world: &World, env: &[(&str, &str)], flags: &[&str], source: &str| {
         let doctor = world.with_env(env, &[&["doctor"], flags].concat()).ok();
         let selected = source != "compiled_default";

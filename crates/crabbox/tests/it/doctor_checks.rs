@@ -193,3 +193,34 @@ fn the_version_is_the_first_line_that_says_anything() {
     let details = check_of(&ran, "sbx_version")["details"].take();
     assert_eq!(details["version"], "Client Version: v0.31.3");
 }
+
+/// Its own name is no advice.
+#[test]
+fn doctor_does_not_send_people_to_doctor() {
+    let world = World::new();
+    // A port that nobody listens on.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", taken.local_addr().unwrap());
+    drop(taken);
+    let with_server = |args: &[&str]| {
+        let mut command = world.command(args);
+        let command = command.env("CRABBOX_PROVIDER", "opensandbox");
+        let command = command.env("CRABBOX_OPENSANDBOX_API_URL", &url);
+        Ran::from(
+            command
+                .env("CRABBOX_OPENSANDBOX_API_KEY", "k")
+                .output()
+                .unwrap(),
+        )
+    };
+    let ran = with_server(&["doctor"]).exits(1);
+    assert!(
+        ran.out.contains("cannot connect to 127.0.0.1:"),
+        "{}",
+        ran.out
+    );
+    ran.never_says("hint: crabbox doctor");
+    with_server(&["run", "--", "true"])
+        .exits(1)
+        .says("hint: crabbox doctor --provider opensandbox");
+}

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::world::{Ran, World, write};
 
 /// A world whose engine lies beside the program, and in whose PATH another program is called `sbx`.
-fn with_a_stranger() -> World {
+fn with_a_foreign_engine() -> World {
     let world = World::new();
     drop(world.alone(&[]));
     fs::rename(world.path("bin/sbx"), world.path("alone/sbx")).unwrap();
@@ -38,7 +38,7 @@ fn engine(world: &World, env: &[(&str, &str)], args: &[&str]) -> String {
 
 #[test]
 fn the_bundled_engine_wins_unless_the_user_chose_the_provider() {
-    let world = with_a_stranger();
+    let world = with_a_foreign_engine();
     let bundled = format!(
         "program={} found=bundled",
         world.path("alone/sbx").display()
@@ -69,7 +69,7 @@ fn the_bundled_engine_wins_unless_the_user_chose_the_provider() {
 /// With the provider named, doctor would examine the other program.
 #[test]
 fn a_failure_of_the_bundled_engine_names_the_doctor_that_examines_it() {
-    let world = with_a_stranger();
+    let world = with_a_foreign_engine();
     world.behave("own", "yes");
     world.behave("version", "contract: 0.31.3");
     world.behave("fail-before-exec", "2\nno");
@@ -93,7 +93,7 @@ fn a_failure_of_the_bundled_engine_names_the_doctor_that_examines_it() {
 
 #[test]
 fn run_keep_and_the_printed_stop_use_one_engine_with_another_sbx_in_path() {
-    let world = with_a_stranger();
+    let world = with_a_foreign_engine();
     let output = world.path("lease.json");
     let to = output.display().to_string();
     let args = [

@@ -281,7 +281,7 @@ fn describe_has_every_flag_of_the_seed() {
 }
 
 #[test]
-fn the_originals_two_word_commands_are_known() {
+fn the_originals_commands_of_two_words_are_known() {
     let world = World::new();
     assert_eq!(world.crabbox(&["pool", "list", "--json"]).ok().trim(), "[]");
     let cleaned = world.crabbox(&["machine", "cleanup", "--dry-run"]).ok();

@@ -46,7 +46,7 @@ fn release_is_stop_and_flags_may_stand_behind_the_lease() {
 }
 
 #[test]
-fn an_rm_that_removes_nothing_is_no_success() {
+fn an_rm_that_removes_nothing_is_a_failure() {
     let world = World::new();
     let lease = world.warm("a");
     let sandbox = world.sandboxes().remove(0);

@@ -6,7 +6,7 @@ use crate::world::{World, write};
 
 /// One value per line, for programs that read line by line.
 #[test]
-fn json_is_one_line_where_stdout_is_no_terminal() {
+fn json_is_one_line_where_stdout_is_not_a_terminal() {
     let world = World::new();
     world.warm("a");
     for args in [

@@ -84,13 +84,65 @@ fn a_kept_lease_is_named_at_the_end() {
     let world = World::new();
     let (_, shown) = seen(&world, &["run", "--keep", "--slug", "fix", "--", "true"]);
     assert!(
-        shown.contains("kept fix: crabbox run --id fix -- COMMAND; crabbox stop "),
+        shown.contains(
+            "kept fix\r\n  run in it: crabbox run --id fix -- COMMAND\r\n  remove it: crabbox stop fix\r\n"
+        ),
         "{shown}"
     );
     let (_, shown) = seen(&world, &["stop", "fix"]);
     assert_eq!(shown, "✓ removed fix\r\n");
     let (_, shown) = seen(&world, &["warmup", "--slug", "two"]);
     assert!(shown.contains("two is ready"), "{shown}");
+}
+
+#[test]
+fn a_line_that_the_command_did_not_end_is_ended_before_ours() {
+    for world in [World::new(), World::of_our_engine()] {
+        for verbose in [&[][..], &["--verbose"]] {
+            let run = [&["run"][..], verbose, &["--", "printf", "part"]].concat();
+            let (_, shown) = seen(&world, &run);
+            assert!(shown.contains("part\r\n"), "{shown}");
+            let run = [&["run"][..], verbose, &["--", "echo", "whole"]].concat();
+            let (_, shown) = seen(&world, &run);
+            assert!(!shown.contains("whole\r\n\r\n"), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_lease_that_stays_after_a_failure_is_named_once() {
+    let world = World::of_our_engine();
+    let run = ["run", "--keep-on-failure", "--slug", "one", "--", "false"];
+    let (_, shown) = seen(&world, &run);
+    assert_eq!(shown.matches("one").count(), 3, "{shown}");
+    assert!(shown.contains("kept one\r\n  run in it: "), "{shown}");
+    world.behave("status", r#"{"by":"engine","code":125}"#);
+    for keep in ["--keep", "--keep-on-failure"] {
+        let run = ["run", keep, "--slug", "two", "--", "sh", "-c", "exit 125"];
+        let (code, shown) = seen(&world, &run);
+        assert_eq!(code, 1, "{shown}");
+        let (before, after) = shown.split_once("kept two\r\n").unwrap();
+        assert!(!before.contains("error: "), "{shown}");
+        assert!(after.contains("error: "), "{shown}");
+        world.crabbox(&["stop", "two"]).exits(0);
+    }
+}
+
+#[test]
+fn cleanup_names_leases_by_their_slugs() {
+    let world = World::new();
+    let idle = world.warm("idle");
+    world.warm("young");
+    world.age(&idle);
+    let (_, shown) = seen(&world, &["cleanup", "--dry-run"]);
+    assert!(shown.contains("would remove idle: "), "{shown}");
+    let (_, shown) = seen(&world, &["cleanup"]);
+    assert!(shown.contains("✓ removed idle: "), "{shown}");
+    assert!(
+        shown.contains("kept young: idle timeout not reached"),
+        "{shown}"
+    );
+    assert!(!shown.contains("lease="), "{shown}");
 }
 
 #[test]
@@ -138,6 +190,15 @@ fn lists_have_headers_and_a_sentence_when_empty() {
         assert_eq!(first(&verbose), first(&piped), "{args:?}");
         assert!(!piped.contains(header), "{args:?}: {piped}");
     }
+}
+
+#[test]
+fn providers_are_a_table() {
+    let (_, shown) = seen(&World::new(), &["providers"]);
+    assert!(shown.starts_with("PROVIDER "), "{shown}");
+    let columns = shown.lines().map(|line| line.find("linux"));
+    let places: Vec<_> = columns.skip(1).collect();
+    assert!(places.iter().all(|place| *place == places[0]), "{shown}");
 }
 
 #[test]
@@ -293,7 +354,7 @@ fn a_subdirectory_runs_in_the_root_unless_asked_otherwise() {
 }
 
 #[test]
-fn a_program_in_the_current_directory_is_no_script() {
+fn a_program_in_the_current_directory_is_not_run_as_a_script() {
     let world = World::new();
     let sub = world.repo().join("crates/one");
     let tool = sub.join("my tool");

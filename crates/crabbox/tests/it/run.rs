@@ -259,7 +259,7 @@ fn codes_are_mirrored() {
 }
 
 #[test]
-fn our_engine_says_who_ended_the_command() {
+fn our_engine_reports_what_ended_the_command() {
     let world = World::of_our_engine();
     world.warm("a");
     world
@@ -284,7 +284,7 @@ fn our_engine_says_who_ended_the_command() {
 
 /// An engine that does not know the flag is never given it.
 #[test]
-fn a_foreign_engine_is_not_asked_who_ended_the_command() {
+fn a_foreign_engine_is_not_asked_what_ended_the_command() {
     let world = World::new();
     world.behave(
         "version",

@@ -26,7 +26,7 @@ fn output_that_cannot_be_written_fails_the_run() {
 }
 
 #[test]
-fn a_reader_that_went_away_is_no_failure_of_ours() {
+fn a_closed_stdout_is_not_a_failure() {
     let world = World::new();
     world.warm("w");
     let (reader, writer) = std::io::pipe().unwrap();

@@ -121,7 +121,7 @@ fn the_twenty_largest_are_named_or_as_many_as_are_wanted() {
 }
 
 #[test]
-fn a_directory_that_is_no_repository_is_listed_if_asked_for() {
+fn a_directory_without_a_repository_is_listed_on_request() {
     let world = World::new();
     let plain = world.path("plain");
     fs::create_dir_all(&plain).unwrap();

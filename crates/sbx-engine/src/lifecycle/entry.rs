@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_for_the_stop_is_the_reason() {
+    fn the_reason_of_a_stop_is_its_cause() {
         let temp = tempfile::tempdir().unwrap();
         let entry = entry_in(temp.path());
         entry.set_ending("crashed");

@@ -1,5 +1,8 @@
-//! When files that root inside created in the workspaces are handed over to the caller. Init does it before it ends; what
-//! it did not live to do is due in the record, and done here.
+//! When files that root inside created in the workspaces are handed over to the caller.
+//!
+//! Init does it before it exits, with chown(2) from inside its user namespace. If init was killed first, the record says
+//! that the hand-over is due (`hand_over_due`), and a helper does it here: at the next start, by the next daemon, or before
+//! the removal. What fails stays due, and the sandbox has a warning until it succeeds.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use super::hand_over::{LEFT, SHORT_HAND_OVER_TIMEOUT, log_failure};
 use crate::engine::{Engine, Shared};
 use crate::error::{EngineError, chain};
 use crate::machine::{Changed, workspace_mount};
-use crate::sandbox::record::{GitShare, Pending, Record, RecordError, WorkspaceRecord};
+use crate::sandbox::record::{GitShare, Pending, Record, WorkspaceRecord};
 use crate::sandbox::view;
 use crate::state::{StateDir, is_state};
 use crate::workspace::{self, WorkspaceError, hints, worktree};
@@ -44,8 +44,8 @@ impl Engine {
         let _operation = entry.operate();
         shared.still_there(&entry)?;
         let runs = entry.use_now(shared.settings().auto_stop);
-        if let Some(kept) = take_back(&entry, request)? {
-            return Ok(answer(&kept, runs, None, Vec::new()));
+        if let Some(known) = due_to_go(&entry.record(), request) {
+            return shared.take_back(&entry, &known, runs);
         }
         let draft = shared.draft_mount(&entry, request)?;
         if runs {
@@ -122,6 +122,35 @@ impl Shared {
             git: git.shares,
             warnings,
         })
+    }
+
+    /// One that was to be unmounted with the next start stays. It may be gone by now: the daemon was killed right after it had
+    /// unmounted it, or root inside did that.
+    fn take_back(
+        &self,
+        entry: &Entry,
+        known: &WorkspaceRecord,
+        runs: bool,
+    ) -> Result<MountChange, EngineError> {
+        let record = entry.record();
+        // What is in another one, or masks, was mounted by a start, and is locked.
+        let mut others = record.clone();
+        forget(&mut others, known);
+        let is_locked = not_now(&others, known, &shares_of(&record, known)).is_some();
+        let mut changed = Changed::Now;
+        if runs && known.added && !is_locked {
+            changed = self.config.machines.attach(&record, &entry.dir, known)?;
+        }
+        let (pending, why) = match changed {
+            Changed::Now => (None, None),
+            Changed::NotNow(why) => (Some(Pending::Mount), Some(why)),
+        };
+        entry.update(|state| set_pending(&mut state.record, known, pending))?;
+        let kept = WorkspaceRecord {
+            pending,
+            ..known.clone()
+        };
+        Ok(answer(&kept, runs, why, Vec::new()))
     }
 
     fn mount_now(&self, entry: &Entry, draft: Draft) -> Result<MountChange, EngineError> {
@@ -227,24 +256,23 @@ impl Shared {
     }
 }
 
-/// One that was to be unmounted with the next start stays.
-fn take_back(
-    entry: &Entry,
-    request: &WorkspaceRequest,
-) -> Result<Option<WorkspaceRecord>, RecordError> {
+/// The same workspace, if it is to be unmounted with the next start.
+fn due_to_go(record: &Record, request: &WorkspaceRequest) -> Option<WorkspaceRecord> {
     let place = request.target.as_deref().unwrap_or(&request.path);
-    let mut workspaces = entry.record().workspaces.into_iter();
+    let mut workspaces = record.workspaces.iter();
     let known = workspaces.find(|it| {
         it.pending == Some(Pending::Unmount)
             && it.path.as_path() == Path::new(&request.path)
             && it.place() == Path::new(place)
             && it.readonly == request.readonly
     });
-    let Some(known) = known else {
-        return Ok(None);
-    };
-    entry.update(|state| set_pending(&mut state.record, &known, None))?;
-    Ok(Some(settled(known)))
+    known.cloned()
+}
+
+fn shares_of(record: &Record, workspace: &WorkspaceRecord) -> Vec<GitShare> {
+    let shares = record.git.iter();
+    let own = shares.filter(|share| share.workspace == workspace.path);
+    own.cloned().collect()
 }
 
 /// Why it has to wait for the next start. Mounts in one another, and masks, are held in place by mounts and by rules that

@@ -101,22 +101,26 @@ impl Shared {
         let record = entry.record();
         match record.status {
             Status::Running => self.reconcile_running(entry, &record),
-            Status::Stopped if record.temporary => self.remove_temporary(entry),
+            Status::Stopped if record.temporary => self.finish_removal_later(entry),
             Status::Stopped => {
                 leftover::end(&entry.dir, &record);
                 self.hand_over_later(entry);
             }
-            Status::Creating | Status::Removing => {
-                // In memory only: if this daemon dies as well, the next one sees the same record and does the same.
-                entry.state().record.status = Status::Removing;
-                let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
-                spawn("sweep", move || {
-                    if let Err(error) = shared.finish_removal(&entry) {
-                        tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot remove");
-                    }
-                });
-            }
+            Status::Creating | Status::Removing => self.finish_removal_later(entry),
         }
+    }
+
+    /// Of a temporary one too, which must not be started again: its files are not synced, and if the host has crashed any of
+    /// them may be torn.
+    fn finish_removal_later(self: &Arc<Self>, entry: &Arc<Entry>) {
+        // In memory only: if this daemon dies as well, the next one sees the same record and does the same.
+        entry.state().record.status = Status::Removing;
+        let (shared, entry) = (Arc::clone(self), Arc::clone(entry));
+        spawn("sweep", move || {
+            if let Err(error) = shared.finish_removal(&entry) {
+                tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot remove");
+            }
+        });
     }
 
     /// Waits for the removal that is under way, or does what is left of one that was interrupted.
@@ -159,7 +163,7 @@ impl Shared {
             tracing::error!(sandbox = %entry.name, error = chain(&error), "cannot write the record");
         }
         if record.temporary {
-            self.remove_temporary(entry);
+            self.finish_removal_later(entry);
         } else {
             self.hand_over_later(entry);
         }

@@ -218,7 +218,7 @@ impl Link {
         self.tell(&Request::Share, &[workspace])
     }
 
-    /// Tells of one that is not there any more.
+    /// Tells of one that has ended.
     pub fn unshare(&mut self, node: Node) -> Result<(), ControlError> {
         self.tell(&Request::Unshare { node }, &[])
     }

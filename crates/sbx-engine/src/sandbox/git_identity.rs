@@ -94,7 +94,9 @@ impl Question {
         let thread = Builder::new().name("git-identity".into()).spawn(start);
         Self(
             thread
-                .inspect_err(|error| tracing::warn!(%error, "git is not asked who the caller is"))
+                .inspect_err(
+                    |error| tracing::warn!(%error, "git is not asked for the caller's identity"),
+                )
                 .ok(),
         )
     }
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_too_long_has_said_nothing() {
+    fn a_git_that_times_out_gives_no_identity() {
         let before = Instant::now();
         let script = |text: &str| {
             let mut command = Command::new("/bin/sh");

@@ -519,7 +519,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_named() {
+    fn damaged_and_newer_records_are_named() {
         let temp = tempfile::tempdir().unwrap();
         let dir = dir(temp.path(), "ab");
         let write = |text: &str| {

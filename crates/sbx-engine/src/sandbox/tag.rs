@@ -88,7 +88,7 @@ fn is_repository(name: &str) -> bool {
     let mut parts = name.split('/').peekable();
     let several = name.contains('/');
     let like_a_registry = |part: &&str| *part == "localhost" || part.contains(['.', ':']);
-    // What looks like a registry and is none may be a component still.
+    // What looks like a registry but is not may still be a path component.
     parts.next_if(|first| several && like_a_registry(first) && is_registry(first));
     name.len() <= MAX_REPOSITORY && parts.all(is_component)
 }

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_can_rename_what_lies_in_a_directory() {
+    fn users_that_can_rename_entries_of_a_directory() {
         let caller = Caller {
             uid: 1000,
             own_group: Some(1000),

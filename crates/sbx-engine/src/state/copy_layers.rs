@@ -499,7 +499,7 @@ fn cut(to: &OwnedFd, path: &Path, certificate: &str) -> io::Result<()> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(opened) = rustix::fs::openat2(to, path, flags, Mode::empty(), resolve) else {
-        // Whatever is there instead is no bundle.
+        // Anything else there is not a bundle.
         return Ok(());
     };
     let stat = rustix::fs::fstat(&opened)?;

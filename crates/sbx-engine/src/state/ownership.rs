@@ -92,6 +92,13 @@ impl StateDir {
         Ok(())
     }
 
+    /// The same directory, which exists, by its real name: what is shown to sandboxes is opened through no symbolic link,
+    /// and a home may lie behind one.
+    pub fn real(&self) -> Result<Self, StateError> {
+        let root = fs::canonicalize(&self.root).map_err(|source| io_error(&self.root, source))?;
+        Ok(Self { root })
+    }
+
     /// Whether the directory exists and is ours; reading commands look no further when it is not.
     pub fn is_claimed(&self) -> bool {
         marker(&self.root).exists()

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_no_connections_is_not_waited_for() {
+    fn a_socket_without_a_listener_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let listener = bind_unix(dir.path(), "exec.sock").unwrap();
         rustix::net::listen(&listener, 0).unwrap();

@@ -16,7 +16,7 @@ pub enum WorkspaceError {
     Relative(PathBuf),
     #[error("workspace `{}` does not exist", .0.display())]
     Missing(PathBuf),
-    #[error("the file `{}`, which is shared read-only, is not there any more", .0.display())]
+    #[error("the file `{}`, which is shared read-only, no longer exists", .0.display())]
     FileGone(PathBuf),
     #[error("workspace `{}` now resolves to another directory or file", .0.display())]
     Moved(PathBuf),
@@ -61,6 +61,12 @@ pub enum WorkspaceError {
     Ignore(#[from] ignore::IgnoreError),
     #[error("`{}` of workspace `{}` masks `{}`, which is shared", ignore::NAME, .path.display(), .shared.display())]
     MasksShared { path: PathBuf, shared: PathBuf },
+    #[error("`{}` of workspace `{}` masks `{}`, which workspace `{}` shows too", ignore::NAME, .path.display(), .mask.display(), .other.display())]
+    MaskedElsewhere {
+        path: PathBuf,
+        mask: PathBuf,
+        other: PathBuf,
+    },
     #[error("invalid mount target `{}`: {why}", .target.display())]
     Target { target: PathBuf, why: &'static str },
     #[error("mount target `{}` of workspace `{}` overlaps with workspace `{}`", .target.display(), .path.display(), .other.display())]
@@ -136,6 +142,10 @@ impl WorkspaceError {
             Self::MasksShared { .. } => Some(format!(
                 "change the {}, or leave that workspace out",
                 ignore::NAME
+            )),
+            Self::MaskedElsewhere { other, .. } => Some(format!(
+                "mask it in `{}` too, or leave that workspace out",
+                other.join(ignore::NAME).display()
             )),
             Self::Io { .. }
             | Self::Special(_)

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -301,6 +301,10 @@ impl Search<'_> {
                 }
                 // Gone or another thing by now.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                // A program inside that has the owner's id can open it again, and had perhaps closed it.
+                Err(Errno::ACCESS) if is_own(&dir, &name) => {
+                    return Err(failed(&shown(path).join(name), Errno::ACCESS));
+                }
                 // Who may not read it here may not inside.
                 Err(Errno::ACCESS) => {}
                 Err(error) => return Err(failed(&shown(path).join(name), error)),
@@ -319,6 +323,11 @@ impl Search<'_> {
         let last = patterns.find(|pattern| pattern.matches(&names, is_dir));
         last.is_some_and(|pattern| !pattern.negated)
     }
+}
+
+fn is_own(dir: &OwnedFd, name: &OsString) -> bool {
+    let facts = rustix::fs::statat(dir, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
+    facts.is_ok_and(|facts| facts.st_uid == rustix::process::geteuid().as_raw())
 }
 
 fn path_end(path: &[OsString]) -> &OsString {
@@ -391,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn unknown_patterns_are_errors() {
         assert!(in_tree("x\n*.[ko]").unwrap_err().contains("line 2"));
         assert!(in_tree("a\\ b").is_err());
         assert!(

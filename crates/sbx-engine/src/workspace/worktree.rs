@@ -213,7 +213,7 @@ fn probe(
     if workspace.kind != WorkspaceKind::Directory {
         return Ok(None);
     }
-    // A link, a directory and nothing at all are no concern of this.
+    // A link, a directory and nothing at all are left alone.
     let Ok(file) = open(&dot_git, OFlags::empty()) else {
         return Ok(None);
     };

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_shows_the_namespace_comes_from_it() {
+    fn only_a_peer_that_shows_its_pid_namespace_is_trusted() {
         let own = || sbx_sys::peer::pid_namespace().unwrap();
         let outside = identity(&rustix::fs::fstat(own()).unwrap());
         let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());

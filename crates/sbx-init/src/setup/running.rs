@@ -82,8 +82,14 @@ fn try_attach(
     let proc = tree::open_path(Path::new("/proc"))?;
     let Opened { tree, kept } = open(proof, ids, job, &namespaces)?;
     become_root(ids.mode)?;
-    namespaces.join(&namespaces.outer_mount, process::NEW_MOUNT)?;
     let is_directory = kind_of(&tree)? == FileType::Directory;
+    if job.again {
+        namespaces.join(&namespaces.mount, process::NEW_MOUNT)?;
+        if is_mounted(&proc, target, is_directory, node_of(&tree)?)? {
+            return Ok(None);
+        }
+    }
+    namespaces.join(&namespaces.outer_mount, process::NEW_MOUNT)?;
     process::unshare(proof, process::NEW_MOUNT)
         .doing(|| "copy the outer mount namespace".into())?;
     let outer = walk(target, is_directory, Missing::Make)?;
@@ -224,6 +230,16 @@ fn open(
     Ok(Opened { tree, kept })
 }
 
+/// Whether that very directory or file is mounted there, in this process's mount namespace.
+fn is_mounted(proc: &OwnedFd, target: &Path, is_directory: bool, node: Node) -> SetupResult<bool> {
+    let Ok(place) = walk(target, is_directory, Missing::Leave) else {
+        return Ok(false);
+    };
+    let id = mount_id(place.as_fd()).doing(|| at("look at", target))?;
+    let mut mounts = mounts_of_this_process(proc)?.into_iter();
+    Ok(is_node(&place, node) && mounts.any(|mount| mount.id == id && mount.point == target))
+}
+
 /// What is at `target` in this process's mount namespace, as the inner user namespace may have it: with locked flags.
 /// Then this process is in that user namespace.
 fn copy_locked(
@@ -349,7 +365,7 @@ fn make(dir: &OwnedFd, name: &Path, as_directory: bool, way: &Path) -> Running<(
 
 fn not_own(way: &Path) -> Stop {
     Stop::NotNow(format!(
-        "`{}` is not there, and not in the sandbox's own files",
+        "`{}` does not exist, and is not below the sandbox's own files",
         way.display()
     ))
 }

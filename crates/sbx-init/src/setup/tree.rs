@@ -155,7 +155,7 @@ pub(super) fn try_all_mounts(mode: Mode) -> SetupResult<()> {
         ("upperdir", upper),
         ("workdir", work),
     ];
-    overlay_mount(Path::new("trial"), &layers, MountAttrFlags::empty())?;
+    overlay_mount(Path::new("trial"), &layers, &[], MountAttrFlags::empty())?;
     let devpts = Builder::devpts_options(mode);
     new_file_system("devpts", &devpts, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     new_file_system("sysfs", &[], MountAttrFlags::MOUNT_ATTR_RDONLY)?;
@@ -202,9 +202,11 @@ impl Builder<'_> {
                 upper,
                 dir,
                 owner,
+                volatile,
             } => {
                 let lowers = self.lowers(saved, lowers, *whiteouts)?;
-                self.overlay(target.as_path(), lowers, *upper, dir, *owner)
+                let upper = self.upper(*upper, dir, *owner)?;
+                self.overlay(target.as_path(), lowers, &upper, *volatile)
             }
             Step::Whiteouts {
                 hidden,
@@ -251,26 +253,30 @@ impl Builder<'_> {
         }
     }
 
+    /// The directory with the layers that can be written.
+    fn upper(&mut self, source: usize, dir: &str, owner: Owner) -> SetupResult<String> {
+        self.attach_layer(source)?;
+        let upper = format!("{SCRATCH}/{source}/{dir}");
+        make_upper(Path::new(&upper), owner, self.mode)?;
+        Ok(upper)
+    }
+
     fn overlay(
         &mut self,
         target: &Path,
         lowers: String,
-        upper: usize,
-        dir: &str,
-        owner: Owner,
+        upper: &str,
+        volatile: bool,
     ) -> SetupResult<()> {
-        self.attach_layer(upper)?;
-        let upper = format!("{SCRATCH}/{upper}/{dir}");
-        make_upper(Path::new(&upper), owner, self.mode)?;
-        let mount = overlay_mount(
-            target,
-            &[
-                ("lowerdir", lowers),
-                ("upperdir", format!("{upper}/upper")),
-                ("workdir", format!("{upper}/work")),
-            ],
-            MountAttrFlags::MOUNT_ATTR_NODEV,
-        )?;
+        let layers = [
+            ("lowerdir", lowers),
+            ("upperdir", format!("{upper}/upper")),
+            ("workdir", format!("{upper}/work")),
+        ];
+        allow_again(Path::new(upper))
+            .doing(|| format!("open the layers of `{}`", target.display()))?;
+        let flags: &[&str] = if volatile { &["volatile"] } else { &[] };
+        let mount = overlay_mount(target, &layers, flags, MountAttrFlags::MOUNT_ATTR_NODEV)?;
         if target == Path::new("/") {
             let root = mount_root(&mount)?;
             let copy = fcntl_dupfd_cloexec(&root, 0).doing(|| "keep the root".into())?;
@@ -287,7 +293,7 @@ impl Builder<'_> {
         let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
             | MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV;
-        let mount = overlay_mount(target, &[("lowerdir", lowers)], flags)?;
+        let mount = overlay_mount(target, &[("lowerdir", lowers)], &[], flags)?;
         self.attach(mount, target, Origin::Host)
     }
 
@@ -518,6 +524,7 @@ fn whiteout_dir(number: usize) -> String {
 fn overlay_mount(
     target: &Path,
     layers: &[(&str, String)],
+    options: &[&str],
     flags: MountAttrFlags,
 ) -> SetupResult<OwnedFd> {
     let doing = || format!("mount the layers of `{}`", target.display());
@@ -525,11 +532,31 @@ fn overlay_mount(
     for (key, value) in layers {
         rustix::mount::fsconfig_set_string(context.as_fd(), *key, value.as_str()).doing(doing)?;
     }
+    for option in options {
+        rustix::mount::fsconfig_set_flag(context.as_fd(), *option).doing(doing)?;
+    }
     // Overlay stores its marks in `user.overlay.*`: in a user namespace it may not set `trusted.*`, and without marks
     // `rm -r` and renames of directories fail.
     rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr").doing(doing)?;
     rustix::mount::fsconfig_create(context.as_fd()).doing(doing)?;
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).doing(doing)
+}
+
+/// The kernel marks the layers of a volatile overlay and refuses to mount them a second time, since the machine may have
+/// crashed in between. It has not: a daemon that finds a temporary sandbox stopped removes it, and starts only what it has seen
+/// stop.
+fn allow_again(upper: &Path) -> Result<(), Errno> {
+    let mark = upper.join("work/work/incompat/volatile");
+    for removed in [
+        rustix::fs::unlink(mark.join("dirty")),
+        rustix::fs::rmdir(&mark),
+    ] {
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The layers' own directories, made at the first start.

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode as FileMode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use sbx_proto::OsBytes;
 
@@ -17,6 +17,8 @@ use crate::error::{ErrorContext, SetupResult};
 
 /// Ten times what distributions ship.
 const MAX_BUNDLE: u64 = 16 << 20;
+/// Of a file that is about to replace another.
+const NEW_SUFFIX: &str = ".sbx-new";
 
 pub(super) fn add(
     builder: &Builder<'_>,
@@ -27,6 +29,12 @@ pub(super) fn add(
     ignore_existing_files(replace(builder, file, certificate))?;
     let mut found = false;
     for bundle in bundles {
+        let replaced =
+            ignore_existing_files(replace_bundle(builder, bundle.as_path(), certificate))?;
+        if replaced == Some(Replaced::Yes) {
+            found = true;
+            continue;
+        }
         let opened = ignore_existing_files(open(builder, bundle.as_path()))?;
         if let Some(bundle) = opened.flatten() {
             found = true;
@@ -66,6 +74,84 @@ fn replace(builder: &Builder<'_>, path: &Path, text: &str) -> SetupResult<()> {
     File::from(file).write_all(text.as_bytes()).doing(doing)
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Replaced {
+    /// Or it has the certificate already.
+    Yes,
+    /// What is there is left as it is.
+    No,
+}
+
+/// The usual case: a file of init's own user, found without a link. To open a file of the template for writing has the kernel copy it
+/// up and sync the copy, which takes longer than most of a start; a new file in its place takes neither.
+fn replace_bundle(builder: &Builder<'_>, path: &Path, certificate: &str) -> SetupResult<Replaced> {
+    let doing = || format!("replace `{}`", path.display());
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(Replaced::No);
+    };
+    let parent = rustix::fs::openat2(
+        builder.root()?,
+        parent,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        FileMode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    )
+    .doing(doing)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let old = rustix::fs::openat(&parent, name, flags, FileMode::empty()).doing(doing)?;
+    let stat = rustix::fs::fstat(&old).doing(doing)?;
+    if !is_bundle(&stat) || !is_own(&stat) || stat.st_nlink != 1 {
+        return Ok(Replaced::No);
+    }
+    let mut text = Vec::new();
+    File::from(old).read_to_end(&mut text).doing(doing)?;
+    let Some(addition) = addition(&text, certificate) else {
+        return Ok(Replaced::Yes);
+    };
+    text.extend_from_slice(addition.as_bytes());
+    let mut new_name = name.to_owned();
+    new_name.push(NEW_SUFFIX);
+    match rustix::fs::unlinkat(&parent, &new_name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error).doing(doing),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = FileMode::from_raw_mode(stat.st_mode);
+    let new = rustix::fs::openat(&parent, &new_name, flags, mode).doing(doing)?;
+    let mut new = File::from(new);
+    let written = new.write_all(&text).and_then(|()| {
+        // Some modes are not given at creation.
+        rustix::fs::fchmod(&new, mode)?;
+        Ok(rustix::fs::renameat(&parent, &new_name, &parent, name)?)
+    });
+    if written.is_err() {
+        let _ = rustix::fs::unlinkat(&parent, &new_name, AtFlags::empty());
+    }
+    written.doing(doing).map(|()| Replaced::Yes)
+}
+
+/// What is to be appended to a bundle, if anything.
+fn addition(text: &[u8], certificate: &str) -> Option<String> {
+    if String::from_utf8_lossy(text).contains(certificate.trim()) {
+        return None;
+    }
+    let gap = match text.last() {
+        None | Some(b'\n') => "",
+        Some(_) => "\n",
+    };
+    Some(format!("{gap}{certificate}"))
+}
+
+fn is_own(stat: &Stat) -> bool {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    (stat.st_uid, stat.st_gid) == (uid.as_raw(), gid.as_raw())
+}
+
+fn is_bundle(stat: &Stat) -> bool {
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    regular && u64::try_from(stat.st_size).is_ok_and(|size| size <= MAX_BUNDLE)
+}
+
 /// Opens an existing bundle if it is a regular file of limited size.
 fn open(builder: &Builder<'_>, path: &Path) -> SetupResult<Option<OwnedFd>> {
     let doing = || format!("open `{}`", path.display());
@@ -85,32 +171,24 @@ fn open(builder: &Builder<'_>, path: &Path) -> SetupResult<Option<OwnedFd>> {
         Err(error) => return Err(error).doing(doing),
     };
     let stat = rustix::fs::fstat(&file).doing(doing)?;
-    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let small = u64::try_from(stat.st_size).is_ok_and(|size| size <= MAX_BUNDLE);
-    Ok((regular && small).then_some(file))
+    Ok(is_bundle(&stat).then_some(file))
 }
 
 fn append(bundle: OwnedFd, certificate: &str) -> std::io::Result<()> {
     let mut bundle = File::from(bundle);
     let mut text = Vec::new();
     bundle.read_to_end(&mut text)?;
-    let text = String::from_utf8_lossy(&text);
-    if text.contains(certificate.trim()) {
-        return Ok(());
-    }
     // The offset is at the end now: what follows is appended.
-    let gap = if text.is_empty() || text.ends_with('\n') {
-        ""
-    } else {
-        "\n"
-    };
-    bundle.write_all(format!("{gap}{certificate}").as_bytes())
+    match addition(&text, certificate) {
+        None => Ok(()),
+        Some(addition) => bundle.write_all(addition.as_bytes()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
     use crate::error::SetupError;
@@ -134,6 +212,48 @@ mod tests {
                 fs::read_to_string(root.path().join(path)).unwrap(),
                 CERTIFICATE
             );
+        }
+    }
+
+    /// Another inode: what is opened for writing is copied up by overlayfs, with fsync(2).
+    #[test]
+    fn a_bundle_is_replaced_once_and_keeps_its_mode() {
+        let root = tempfile::tempdir().unwrap();
+        let bundle = root.path().join("etc/bundle.crt");
+        fs::create_dir(root.path().join("etc")).unwrap();
+        fs::write(&bundle, "others").unwrap();
+        fs::set_permissions(&bundle, Permissions::from_mode(0o640)).unwrap();
+        let mut inodes = vec![fs::metadata(&bundle).unwrap().ino()];
+        for _ in 0..2 {
+            add_below(root.path()).unwrap();
+            let metadata = fs::metadata(&bundle).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
+            let text = fs::read_to_string(&bundle).unwrap();
+            assert_eq!(text, format!("others\n{CERTIFICATE}"));
+            inodes.push(metadata.ino());
+        }
+        assert_ne!(inodes[0], inodes[1]);
+        assert_eq!(inodes[1], inodes[2]);
+        assert_eq!(fs::read_dir(root.path().join("etc")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_bundle_with_other_names_keeps_them() {
+        let root = tempfile::tempdir().unwrap();
+        let etc = root.path().join("etc");
+        fs::create_dir(&etc).unwrap();
+        fs::write(etc.join("real"), "others\n").unwrap();
+        symlink("real", etc.join("bundle.crt")).unwrap();
+        fs::hard_link(etc.join("real"), etc.join("second")).unwrap();
+        add_below(root.path()).unwrap();
+        assert!(
+            fs::symlink_metadata(etc.join("bundle.crt"))
+                .unwrap()
+                .is_symlink()
+        );
+        for name in ["real", "second"] {
+            let text = fs::read_to_string(etc.join(name)).unwrap();
+            assert_eq!(text, format!("others\n{CERTIFICATE}"), "{name}");
         }
     }
 

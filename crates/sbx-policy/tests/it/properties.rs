@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn addresses_are_judged_as_the_naive_way(
+    fn address_verdicts_equal_the_naive_ones(
         rules in rules(), name in name(), port in prop::sample::select(PORTS.to_vec()),
         address in address(), protocol in protocol(),
     ) {

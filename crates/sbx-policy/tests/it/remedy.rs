@@ -123,7 +123,7 @@ fn rules_that_cannot_be_read() {
 }
 
 #[test]
-fn what_nobody_allows_needs_both_steps() {
+fn a_host_without_any_allow_rule_needs_both_steps() {
     let expected = "sbx policy rm network --resource m1.test && \
                     sbx policy allow network --sandbox dev m1.test:22";
     assert_eq!(

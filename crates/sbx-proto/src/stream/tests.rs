@@ -148,7 +148,7 @@ fn large_data_becomes_several_frames() {
 }
 
 #[test]
-fn who_breaks_the_rules_is_found_out() {
+fn a_peer_that_breaks_flow_control_is_refused() {
     let size = window(Stream::Stdout);
     let mut receiver = Receiver::new(Stream::Stdout);
     receiver.received(size as usize).unwrap();

@@ -1,4 +1,7 @@
 //! Sockets of the sandbox's network that wait for the next connection, so that a burst does not ask init for each.
+//!
+//! A socket belongs to the network namespace in which it was made (socket(2)), so init makes them and passes them
+//! (`SCM_RIGHTS`). In a burst each question asks for twice as many as the one before, up to [`MAX_SOCKETS`].
 
 use std::collections::BTreeMap;
 use std::io;

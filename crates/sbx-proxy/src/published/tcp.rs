@@ -1,4 +1,8 @@
 //! A published TCP port.
+//!
+//! A connection is accepted only when the sandbox may have one more: until then it waits in the kernel's backlog. The
+//! server is then dialled at each address where it may listen. If none takes the connection, the client is reset (RST),
+//! as it would be by a closed port; an orderly end (FIN) would look like an empty answer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -53,7 +57,12 @@ async fn slot(shared: &Shared) -> Slot {
 }
 
 async fn connection(shared: Arc<Shared>, client: TcpStream, target: Target, _slot: Slot) {
-    let server = match dial(&shared, target).await {
+    let dialled = tokio::select! {
+        dialled = dial(&shared, target) => dialled,
+        // A client that has gone does not keep its slot for as long as a server takes to answer.
+        () = client.broken() => return,
+    };
+    let server = match dialled {
         Ok(server) => server,
         Err(error) => {
             tracing::debug!(sandbox = shared.sandbox, port = target.port, %error, "no server");

@@ -1,7 +1,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
 use super::*;
 
@@ -181,6 +182,84 @@ fn a_server_of_datagrams_is_found_where_it_listens() {
         let (length, from) = client.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..length], from), (&question[..], address));
     }
+}
+
+/// A server that answers no connection, and more clients of it than a sandbox may have.
+#[test]
+fn clients_that_reset_their_connections_keep_nobody_out() {
+    let full = socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    bind(&full, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    listen(&full, 0).unwrap();
+    let full = TcpListener::from(full);
+    let address = full.local_addr().unwrap();
+    let waits = Duration::from_millis(100);
+    let queued: Vec<_> = std::iter::from_fn(|| TcpStream::connect_timeout(&address, waits).ok())
+        .take(16)
+        .collect();
+    assert!(queued.len() < 16, "its queue takes everything");
+    let (published, address, _) = published(address.port());
+    for _ in 0..100 {
+        let client = TcpStream::connect(address).unwrap();
+        set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    }
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    tcp.set_nonblocking(true).unwrap();
+    let other = tcp.local_addr().unwrap();
+    let target = Target {
+        port: port_of(&server),
+        prefer_v6: false,
+    };
+    published.open(3, HostSocket::Tcp(tcp), target);
+    let mut client = TcpStream::connect(other).unwrap();
+    // Less than a connection to the first server may take.
+    client
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    std::thread::spawn(move || server.accept().unwrap().0.write_all(b"x").unwrap());
+    client.read_exact(&mut [0]).unwrap();
+}
+
+/// As many as a sandbox may have, and more, from addresses that are never seen again.
+#[test]
+fn a_flood_of_datagrams_keeps_nobody_out() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let tcp = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let (_published, tcp_address, address) = published(port);
+    server
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let made_up: Vec<_> = (0..300)
+        .map(|_| {
+            let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+            client.send_to(&[0; 1000], address).unwrap();
+            // It has arrived: none of them is lost by being too many at once.
+            server.recv_from(&mut [0; 1000]).unwrap();
+            client
+        })
+        .collect();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    client.send_to(b"real", address).unwrap();
+    let mut buffer = [0; 16];
+    let (length, from) = server.recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"real");
+    server.send_to(b"answer", from).unwrap();
+    assert_eq!(client.recv_from(&mut buffer).unwrap(), (6, address));
+    // The other port of the same sandbox.
+    let mut stream = TcpStream::connect(tcp_address).unwrap();
+    tcp.accept().unwrap().0.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    drop(made_up);
 }
 
 #[test]

@@ -166,7 +166,7 @@ async fn an_answer_before_the_whole_question() {
     assert_eq!(world.lines().len(), 1);
 }
 
-/// The origin answers and closes at once while the client is still talking: what follows is no request.
+/// The origin answers and closes at once while the client is still talking: what follows is not a request.
 #[tokio::test]
 async fn a_body_that_was_not_read_is_not_taken_for_a_request() {
     let world = World::new(&["allow one.test", "allow two.test"]).await;
@@ -269,7 +269,7 @@ async fn taken(speaker: &mut TcpStream) -> usize {
 }
 
 #[tokio::test]
-async fn who_reads_slowly_is_not_read_ahead_for() {
+async fn a_slow_reader_limits_what_is_read_ahead() {
     let world = World::new(&["allow one.test"]).await;
     let (mut client, mut origin) = world.request(request("GET", "")).await;
     say(

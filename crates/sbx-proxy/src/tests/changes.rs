@@ -140,10 +140,11 @@ async fn a_new_rule_counts_from_the_next_request() {
 async fn a_rule_that_ends_by_itself_cuts_what_it_allowed() {
     let world = World::new(BOTH).await;
     let (mut other, mut other_origin) = connected(&world, "two.test").await;
+    // Connected before the clock runs: a slow machine would find the rule gone.
+    let (client, origin) = connected(&world, "one.test").await;
     let mut timed = rules(BOTH);
     timed[0].expires = Some(Timestamp::now() + SignedDuration::from_millis(400));
     world.set_rules(timed);
-    let (client, origin) = connected(&world, "one.test").await;
     let started = std::time::Instant::now();
     is_cut(&world, client, origin, "default deny").await;
     assert!(started.elapsed() < Duration::from_secs(20));

@@ -7,7 +7,7 @@ use super::world::{World, exactly, get, rest};
 use crate::audit::{Entrance, Outcome, Via};
 
 #[tokio::test]
-async fn each_request_on_a_connection_is_judged_by_itself() {
+async fn each_request_on_a_connection_has_its_own_verdict() {
     let world = World::new(&["allow one.test", "allow *.wild.test", "deny b.wild.test"]).await;
     let mut client = world.forward().await;
     let mut first = {

@@ -17,7 +17,7 @@ fn descriptors() -> usize {
 }
 
 #[tokio::test]
-async fn who_waits_longest_makes_room_and_the_busy_stay() {
+async fn the_longest_idle_connection_makes_room() {
     let world = World::with(rules(&["allow one.test"]), ROOM).await;
     let (mut busy, mut origin) = world.tunnel("one.test").await;
     let before = descriptors();

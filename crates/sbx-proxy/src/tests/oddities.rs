@@ -27,7 +27,7 @@ async fn closed_after(client: &mut super::world::Client) -> Duration {
 }
 
 #[tokio::test]
-async fn who_never_finishes_is_not_waited_for() {
+async fn an_unfinished_request_times_out() {
     let world = World::new(&["allow **"]).await;
     for (words, seconds) in [
         ("", 30),
@@ -59,7 +59,7 @@ async fn who_never_finishes_is_not_waited_for() {
 
 /// Many protocols begin with a word and wait for an answer to it.
 #[tokio::test]
-async fn a_word_is_passed_on() {
+async fn first_bytes_of_an_unknown_protocol_are_passed_on() {
     let world = World::new(&["allow **"]).await;
     let word = async |text: &str| {
         let mut client = world.transparent("192.0.2.1:80").await;
@@ -107,7 +107,7 @@ async fn a_word_is_passed_on() {
 
 /// Some say a word and wait.
 #[tokio::test]
-async fn a_word_that_is_out_is_on_record() {
+async fn a_connection_is_logged_once_bytes_were_sent() {
     let world = World::new(&["allow **"]).await;
     let mut client = world.transparent("192.0.2.1:80").await;
     client.send("AUTH ").await;
@@ -162,7 +162,7 @@ async fn garbage_first_bytes() {
 }
 
 #[tokio::test]
-async fn who_breaks_off_is_noticed_by_the_other_side() {
+async fn a_reset_reaches_the_other_side() {
     let world = World::new(&["allow one.test"]).await;
     for request in [
         "GET http://one.test/ HTTP/1.1\r\nHost: one.test\r\n\r\n",

@@ -127,7 +127,7 @@ async fn of_several_addresses_only_the_harmless_are_dialled() {
 }
 
 #[tokio::test]
-async fn a_second_answer_changes_nothing_that_was_judged() {
+async fn a_second_dns_answer_does_not_change_a_verdict() {
     let world = World::new(&["allow *.wild.test"]).await;
     world.resolves(
         "re.wild.test",

@@ -45,7 +45,7 @@ async fn a_server_that_speaks_first() {
 
 /// A client that waits for the banner and then names a denied host does not reach the server.
 #[tokio::test]
-async fn silence_is_no_way_around_a_name() {
+async fn a_silent_client_cannot_avoid_name_rules() {
     let world = World::new(&["allow 192.0.2.0/24", "deny two.test"]).await;
     for words in [
         hello(Some("two.test")),
@@ -187,7 +187,7 @@ async fn a_client_that_only_listens() {
 
 /// No name that it could still say would open that port.
 #[tokio::test]
-async fn who_waits_at_a_closed_port_is_not_kept_waiting() {
+async fn a_closed_port_resets_a_silent_client() {
     let world = World::new(&["allow one.test:443"]).await;
     for (port, timeout) in [(25, 1), (443, 6)] {
         let mut client = world.transparent(&format!("192.0.2.1:{port}")).await;

@@ -30,7 +30,8 @@ fn permissions(attributes: Attributes, default: u32) -> Mode {
 
 pub(super) fn open(path: &[u8], wanted: u32, attributes: Attributes) -> Result<OwnedFd, Errno> {
     let has = |flag: u32| wanted & flag != 0;
-    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    // A pipe, which may be in a file's place by now, must not keep the client waiting.
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     flags |= match (has(READ), has(WRITE)) {
         (true, true) => OFlags::RDWR,
         (false, true) => OFlags::WRONLY,

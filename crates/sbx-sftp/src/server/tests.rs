@@ -37,6 +37,24 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_a_file_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    let handle = 0_u32.to_be_bytes();
+    let answers = talk(
+        &[
+            Writer::message(1).u32(3).finish(),
+            ask(3).string(text(&pipe)).u32(1).u32(0).finish(),
+            ask(5).string(handle).u64(0).u32(100).finish(),
+        ],
+        dir.path(),
+    );
+    assert_eq!(answers.len(), 3);
+    assert_ne!(status(&answers[2]), 0);
+}
+
+#[test]
 fn files_are_written_read_listed_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| text(&dir.path().join(name)).to_owned();

@@ -273,7 +273,7 @@ fn a_wrong_guess_is_skipped() {
 }
 
 #[test]
-fn what_is_not_ssh_is_refused() {
+fn other_protocols_than_ssh_are_refused() {
     let hello = || Server::new(HostKey::from_seed(&[3; 32]).unwrap());
     for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-1.5-x\n", &[b'x'; 300]] {
         assert_eq!(hello().receive(bytes), Err(Error::Version));

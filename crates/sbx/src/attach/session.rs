@@ -183,7 +183,7 @@ impl Session {
             .filter(|(fd, _)| !fd.revents().is_empty())
             .map(|(fd, what)| (fd.revents(), what))
             .filter(|(events, what)| {
-                // Anything else is no news about the command's end of the input.
+                // Other events say nothing about the command's end of the input.
                 *what != Ready::Destination
                     || events.intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP)
             })

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 use sbx_copy::pack::{Links, pack};
-use sbx_copy::unpack::{Ownership, Source, destination, unpack};
+use sbx_copy::unpack::{LeftOut, Ownership, Source, destination, unpack};
 use sbx_copy::{Base, CopyError, Kind as EntryKind, Pipe, Reader};
 use sbx_engine::SandboxName;
 use sbx_proto::OsBytes;
@@ -192,7 +192,7 @@ impl<'a> Call<'a> {
         let (mut watch, stream) = (progress.watch(), redirected.stream);
         let (roots, path) = (Arc::clone(&self.roots), to.to_owned());
         let umask = umask();
-        let unpacked = std::thread::spawn(move || -> Result<Vec<String>, CopyError> {
+        let unpacked = std::thread::spawn(move || -> Result<LeftOut, CopyError> {
             let mut reader = Reader::new(Pipe(File::from(stream)));
             let first = reader.next_entry()?;
             let source = match first.as_ref().map(|entry| &entry.kind) {
@@ -303,13 +303,13 @@ fn finished(ended: Result<Outcome, Failure>, said: &PeerError) -> Result<(), Fai
     }
 }
 
-/// Links that would lead elsewhere are not there, and that is no success.
-fn refuse(context: &Context, left_out: &[String]) -> Result<(), Failure> {
-    for name in left_out {
+/// Links that would lead elsewhere are left out, and the copy has failed.
+fn refuse(context: &Context, left_out: &LeftOut) -> Result<(), Failure> {
+    for name in &left_out.names {
         let message = format!("`{name}` was not copied: a link that leads out of what was copied");
         context.ui.warning(message);
     }
-    match left_out.len() {
+    match left_out.count {
         0 => Ok(()),
         count => Err(Failure::failed(format!(
             "{count} link(s) were not copied; everything else was"

@@ -44,6 +44,9 @@ pub(crate) struct Args {
     paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) flags: CreateFlags,
+    /// Remove it when it stops; nothing of its own is synced to the disk
+    #[arg(long)]
+    rm: bool,
     /// Print only the name
     #[arg(short = 'q', long)]
     quiet: bool,
@@ -98,7 +101,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     let name = name(agent, args.flags.name.as_deref(), &workspaces)?;
     let client = Client::new(context, Absent::Start)?;
     let variables = args.flags.env.resolve(&context.env)?;
-    let request = request(context, agent, &name, workspaces, &args.flags, &variables)?;
+    let request = CreateRequest {
+        temporary: args.rm,
+        ..request(context, agent, &name, workspaces, &args.flags, &variables)?
+    };
     if args.flags.progress && is_first(context)? {
         context.ui.note(FIRST);
     }

@@ -98,7 +98,7 @@ fn remove_all(context: &Context, names: &[String], force: bool) -> Result<bool, 
     Ok(all_removed.into_inner())
 }
 
-/// Says what became of a sandbox that was to be removed. One that is not there any more is no failure: another `rm` was
+/// Says what became of a sandbox that was to be removed. One that no longer exists is not a failure: another `rm` was
 /// faster, or the daemon's clean-up of half-created sandboxes.
 pub(crate) fn told(
     context: &Context,

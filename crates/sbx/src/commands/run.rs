@@ -466,7 +466,7 @@ fn check_existing(
     Ok(())
 }
 
-/// What the network policy refused since the mark, in a line; a log that cannot be read is no reason to fail.
+/// What the network policy refused since the mark, in a line; a log that cannot be read is not an error.
 fn denials(log: &NetworkLog, name: &str, mut mark: Cursor) -> Option<String> {
     let entries = log.read_on(name, &mut mark).ok()?;
     let (hosts, them) = match denied_hosts(&entries.lines) {

@@ -34,7 +34,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.output.is_some() {
         return Err(Failure::new(
             Kind::NotYet,
-            "`--output` writes an image, and this version of sbx makes none of a template",
+            "`--output` writes an image, which this version of sbx does not support",
         )
         .hint("leave it out: the template is stored on this machine"));
     }

@@ -271,7 +271,7 @@ fn devices_of_the_host_that_sandboxes_cannot_use() {
     std::fs::remove_file(place.path().join("tty")).unwrap();
     assert_eq!(
         found(),
-        expected(Status::Fail, "there is no `/dev/tty`", "")
+        expected(Status::Fail, "`/dev/tty` does not exist", "")
     );
 }
 
@@ -369,7 +369,7 @@ fn settings_and_programs_that_are_missing() {
         )
     );
     let broken = Rules::Broken {
-        reason: "it is no regular file".to_owned(),
+        reason: "it is not a regular file".to_owned(),
         hint: Some("repair it, or start again with `sbx policy reset`".to_owned()),
     };
     assert_eq!(

@@ -181,7 +181,7 @@ impl Config {
                     let kind = stat.is_file() || (stat.is_dir() && path == self.dir);
                     if !own || !kind {
                         let reason = if own {
-                            "a link or no regular file"
+                            "a link, or not a regular file"
                         } else {
                             "not yours"
                         };

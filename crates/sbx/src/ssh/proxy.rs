@@ -314,7 +314,7 @@ impl Proxy<'_> {
         terminal: Option<&Pty>,
         variables: Vec<(Vec<u8>, Vec<u8>)>,
     ) {
-        // What SFTP sends is no text for a terminal.
+        // What SFTP sends is binary.
         let terminal = terminal.filter(|_| start != Start::Sftp);
         let exec = self.exec(start, terminal, variables);
         let wanted = match terminal {

@@ -185,7 +185,7 @@ impl Session {
     fn output(&mut self, stream: Stream) -> Result<&mut Outgoing, Failure> {
         let mut outputs = self.outputs.iter_mut();
         let found = outputs.find(|output| output.stream == stream);
-        found.ok_or_else(|| out_of_protocol("a frame about a stream that is not there"))
+        found.ok_or_else(|| out_of_protocol("a frame about an unknown stream"))
     }
 
     fn end(&mut self, how: CommandEnd) {

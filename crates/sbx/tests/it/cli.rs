@@ -265,7 +265,7 @@ fn later_flags() {
     home.fails(
         "save -o image.tar box my-template:v1",
         1,
-        "hint: leave it out: the template is stored on this machine\nerror: `--output` writes an image, and this version of sbx makes none of a template\n",
+        "hint: leave it out: the template is stored on this machine\nerror: `--output` writes an image, which this version of sbx does not support\n",
     );
     let none = home.line("template ls");
     assert_eq!(

@@ -66,6 +66,22 @@ os.kill(-1, 9)
     assert_eq!(other.exec(["echo", "alive"]).ok(), "alive");
 }
 
+/// MiB that wait in TCP sockets.
+const UNREAD: &str = r#"
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+held, count = [], 0
+for _ in range(300):
+    one = socket.create_connection(listener.getsockname())
+    held.append((one, listener.accept()[0]))
+    for end in held[-1]:
+        end.setblocking(False)
+        try:
+            while True: count += end.send(bytes(65536))
+        except OSError: pass
+print(count >> 20)
+"#;
+
 fn memory(world: &'static World) {
     let sandbox = world.sandbox_with("memory-hog", &["--memory", "128m"]);
     let limits = &world.inspect(&sandbox.name)["limits"];
@@ -81,6 +97,13 @@ fn memory(world: &'static World) {
     assert_eq!(world.init_pid(&sandbox.name), init, "init was killed");
     world.run(["stop", &sandbox.name]).ok();
     assert_eq!(sandbox.exec(["echo", "again"]).ok(), "again");
+    // So does what nobody reads from a socket, if by a count of its own.
+    let ran = sandbox.exec([PYTHON, "-c", UNREAD]);
+    let held = ran.out.trim().parse::<u64>();
+    assert!(
+        ran.code == 137 || held.is_ok_and(|held| held <= 192),
+        "{ran:?}"
+    );
     let usual = world.sandbox("usual-memory");
     let usual = world.inspect(&usual.name)["limits"]["memory_bytes"].as_u64();
     assert!(usual.is_some_and(|bytes| bytes <= 32 << 30), "{usual:?}");

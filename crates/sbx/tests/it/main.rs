@@ -82,6 +82,7 @@ const IN_ALL_MODES: &[&str] = &[
     "run::in_a_directory_and_again",
     "run::an_environment_file_may_be_a_pipe",
     "lifecycle::idle_sandboxes_stop",
+    "ports::every_protocol_comes_back",
     "daemon::killed_and_its_commands_go_on",
     "daemon::killed_again_and_again",
     "daemon::killed_during_creates",

@@ -37,7 +37,7 @@ pub const INDEPENDENT: &[ModeTest] = &[
         changed_while_stopped,
     ),
     ("ports::ten_thousand_connections", many),
-    ("ports::a_hostile_server_harms_nobody_else", hostile),
+    ("ports::a_hostile_server_harms_no_other_client", hostile),
 ];
 
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -320,6 +320,11 @@ fn kept_rm(world: &'static World) {
         .unwrap();
     let stdout = client.stdout.as_mut().unwrap();
     stdout.read_exact(&mut [0; 6]).unwrap();
+    let is_volatile = || {
+        let exec = ["exec", &name, "grep", " / / ", "/proc/self/mountinfo"];
+        world.run(exec).ok().contains("volatile")
+    };
+    assert!(is_volatile());
     // Another client decides that it stays.
     world.run(["run", "-d", "--name", &name]).ok();
     world.write(&dir.join("go"), "");
@@ -330,6 +335,13 @@ fn kept_rm(world: &'static World) {
         (&shown["status"], &shown["keep_alive"], &shown["temporary"]),
         (&json!("running"), &json!(true), &json!(false))
     );
+    // The kernel mounts volatile layers again only without their mark.
+    let written = ["exec", &name, "sh", "-c", "echo x > /var/tmp/written"];
+    world.run(written).ok();
+    world.run(["stop", &name]).ok();
+    assert!(!is_volatile());
+    let read = world.run(["exec", &name, "cat", "/var/tmp/written"]).ok();
+    assert_eq!(read, "x");
     world.run(["rm", "--force", &name]).ok();
 }
 

@@ -20,7 +20,7 @@ pub const TESTS: &[ModeTest] = &[
 /// The same client does the same in every mode.
 pub const INDEPENDENT: &[ModeTest] = &[
     ("ssh::setup_changes_nothing_else", setup),
-    ("ssh::setup_refuses_what_is_not_the_users", refused_files),
+    ("ssh::setup_refuses_files_of_other_users", refused_files),
     ("ssh::a_shell_on_a_terminal", shell),
     ("ssh::statuses_streams_and_signals", statuses),
     ("ssh::a_hundred_megabytes_both_ways", large),

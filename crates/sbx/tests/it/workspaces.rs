@@ -52,11 +52,23 @@ pub const TESTS: &[ModeTest] = &[
     ("workspaces::none_at_all", places::none),
     ("workspaces::ignored_files_are_masked", masks::masked),
     (
+        "workspaces::what_is_closed_is_not_left_unmasked",
+        masks::closed,
+    ),
+    (
+        "workspaces::what_one_masks_no_other_shows",
+        masks::elsewhere,
+    ),
+    (
         "workspaces::a_mask_that_is_not_understood_is_refused",
         masks::not_understood,
     ),
     ("workspaces::mounted_while_it_runs", mounted::while_it_runs),
     ("workspaces::unmounted_while_it_runs", mounted::taken_away),
+    (
+        "workspaces::mounted_again_after_it_was_taken_away",
+        mounted::mounted_again,
+    ),
     (
         "workspaces::mounted_and_the_daemon_was_killed",
         mounted::after_a_crash,

@@ -22,7 +22,7 @@ case $(tar --version 2>/dev/null) in *'GNU tar'*) g=yes ;; esac
 if printf x 2>/dev/null | gzip -c 2>/dev/null | gzip -dc >/dev/null 2>&1; then z=yes; fi
 say "hello gnu=$g gzip=$z"
 if [ "$L$g" = yesyes ]; then
-  # tar writes each line by itself, and each write would become a message of its own on the way out.
+  # tar, where there is no find, writes each line by itself, and each write would become a message of its own on the way out.
   { ( list ); echo $? >"$S/listed"; } | dd ibs=65536 obs=65536 2>/dev/null && read -r s <"$S/listed" || s=1
   say "listed $s"
 fi

@@ -257,7 +257,7 @@ fn merging_leaves_what_is_there() {
     assert_eq!(bench.sync(SyncMode::Merge, true, 0).sent, Some(0));
 }
 
-/// A cut at a member's end is no error to tar: only the last member proves that all is there.
+/// A cut at a member's end is not an error to tar: only the last member proves that all is there.
 #[test]
 fn an_archive_that_is_cut_off_changes_nothing() {
     for (list, lose) in [(false, 1024), (false, 1536), (false, 2000), (true, 1536)] {
@@ -456,6 +456,76 @@ fn a_sibling_is_the_old_tree_without_what_has_to_go() {
         .unwrap();
     assert!(diff.success());
     assert_eq!(fs::read(bench.there("src/main")).unwrap(), b"fn");
+}
+
+#[test]
+fn records_of_find() {
+    let listing = b"d 755 4096 1794767953.0764344980 a b\0\0\n\
+        f 5754 2 1577934245.0000000000 a b/x -> y\0\0\n\
+        l 777 6 1794767953.5 l k\0q -> z\0\n\
+        f 644 1 1794767953.0000000010 \xff\\\n0 listed 0\0\0\n\
+        f 644 1 -1.5000000000 old\0\0\n\
+        s 777 0 1.0 socket\0\0\n";
+    let tree = RemoteTree::parse(listing).unwrap();
+    let file = tree.get(b"a b/x -> y").unwrap();
+    assert_eq!((file.mode, file.size), (0o5754, 2));
+    assert_eq!(file.modified, Some((1_577_934_245, 0)));
+    let link = tree.get(b"l k").unwrap();
+    assert_eq!(link.kind, RemoteKind::Symlink(b"q -> z".to_vec()));
+    assert_eq!(link.modified, Some((1_794_767_953, 500_000_000)));
+    let odd = tree.get(b"\xff\\\n0 listed 0").unwrap();
+    assert_eq!(odd.modified, Some((1_794_767_953, 1)));
+    assert_eq!(tree.get(b"old").unwrap().modified, Some((-1, 500_000_000)));
+    assert_eq!(tree.get(b"socket").unwrap().kind, RemoteKind::Other);
+    assert_eq!(tree.iter().count(), 6);
+    assert_eq!(RemoteTree::parse(b"").unwrap(), RemoteTree::default());
+    for bad in [
+        "f 644 1 1.0 cut",
+        "f 644 1 1.0 cut\0",
+        "f 644 1 1.0 cut\0\0",
+        "f 644 1 1.0 \0\0\n",
+        "f 644 1 1.0 /etc/passwd\0\0\n",
+        "f 648 1 1.0 x\0\0\n",
+        "f 644 -1 1.0 x\0\0\n",
+        "f 644 1 1.0 x\0\0\nnonsense",
+    ] {
+        assert!(RemoteTree::parse(bad.as_bytes()).is_err(), "{bad}");
+    }
+    // A time that is not understood is no reason to believe that a file is as it was.
+    let odd = RemoteTree::parse(b"f 644 1 1.x x\0\0\n").unwrap();
+    assert_eq!(odd.get(b"x").unwrap().modified, None);
+}
+
+/// Both lists of one tree say the same.
+#[test]
+fn find_and_tar_list_the_same() {
+    let bench = Bench::new(SHELLS[0]);
+    symlink("nowhere -> x", bench.here("src/lost")).unwrap();
+    write(&bench.here(".none/x"), b"");
+    fs::set_permissions(bench.here("-rf"), fs::Permissions::from_mode(0o4751)).unwrap();
+    let old = File::options().append(true).open(bench.here("a")).unwrap();
+    old.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_millis(999_500))
+        .unwrap();
+    let here = bench.here("");
+    let command = listing_command(here.as_os_str().as_encoded_bytes(), b".none");
+    let command = String::from_utf8(command).unwrap();
+    let list = |command: &str| {
+        let listed = Command::new("sh").args(["-c", command]).output().unwrap();
+        assert!(listed.status.success(), "{listed:?}");
+        let tree = RemoteTree::parse(&listed.stdout).unwrap();
+        // The size of a directory is nobody's business.
+        let facts = |(path, entry): (&[u8], &RemoteEntry)| {
+            let size = (entry.kind == RemoteKind::File).then_some(entry.size);
+            let facts = (entry.kind.clone(), size, entry.mode, entry.modified);
+            (path.to_vec(), facts)
+        };
+        (listed.stdout, tree.iter().map(facts).collect::<Vec<_>>())
+    };
+    let (found, by_find) = list(&command);
+    let (archived, by_tar) = list(&command.replace("if find", "if false"));
+    assert!(found.contains(&0) && !archived.contains(&0));
+    assert_eq!(by_find.len(), 7);
+    assert_eq!(by_find, by_tar);
 }
 
 #[test]

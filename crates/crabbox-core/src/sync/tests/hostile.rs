@@ -277,7 +277,7 @@ fn an_included_pipe_is_not_read() {
 }
 
 #[test]
-fn configuration_that_is_no_file_is_an_error_at_once() {
+fn configuration_that_is_not_a_regular_file_is_an_error() {
     let Some(checkout) = Checkout::new() else {
         return;
     };

@@ -115,7 +115,7 @@ fn warm_and_cold_claims_of_both_controllers_become_ready() {
 }
 
 #[test]
-fn what_is_not_ready_yet_says_what_it_waits_for() {
+fn a_lease_that_is_not_ready_names_what_it_waits_for() {
     for (_, version) in VERSIONS {
         for (name, words) in [
             ("warm-just-created", "SandboxClaim"),

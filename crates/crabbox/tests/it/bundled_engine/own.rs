@@ -129,7 +129,7 @@ impl Own {
         own
     }
 
-    fn environment(&self, command: &mut Command) {
+    pub(super) fn environment(&self, command: &mut Command) {
         command.env("XDG_RUNTIME_DIR", self.world.path("home"));
         if !self.finds_state {
             command.env("SBX_HOME", self.world.path("sbx-home"));

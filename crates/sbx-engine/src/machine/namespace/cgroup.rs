@@ -201,7 +201,9 @@ impl Controllers {
             let values = match it.version {
                 Version::V1 => vec![
                     ("memory.limit_in_bytes", bytes.clone(), true),
-                    ("memory.memsw.limit_in_bytes", bytes, false),
+                    ("memory.memsw.limit_in_bytes", bytes.clone(), false),
+                    // What waits in TCP sockets is counted by itself, and only with a limit; in version 2 with the rest.
+                    ("memory.kmem.tcp.limit_in_bytes", bytes, false),
                 ],
                 Version::V2 => vec![
                     ("memory.max", bytes, true),

@@ -67,7 +67,7 @@ impl fmt::Display for UnusableDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match self.mode {
-            None => write!(f, "there is no `{path}`"),
+            None => write!(f, "`{path}` does not exist"),
             Some(mode) => write!(
                 f,
                 "`{path}` has mode {mode:o}, which does not let others read and write it"

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_a_user_namespace_is_no_root() {
+    fn root_of_a_user_namespace_is_not_the_hosts_root() {
         let machine = "         0          0 4294967295\n";
         let unshared = "         0       1001          1\n";
         let rootless = "         0       1001          1\n         1     100000      65536\n";

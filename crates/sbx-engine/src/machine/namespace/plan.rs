@@ -17,7 +17,7 @@ use sbx_proto::plan::{
 use sbx_proto::{OsBytes, PROTOCOL};
 
 use crate::machine::namespace::template::{HostLayout, etc_files};
-use crate::sandbox::record::{Identity, Record, WorkspaceKind, WorkspaceRecord};
+use crate::sandbox::record::{Identity, Pending, Record, WorkspaceKind, WorkspaceRecord};
 use crate::workspace::StillShared;
 
 pub use shown_mounts::mounts;
@@ -86,7 +86,7 @@ pub fn boot_plan(
     trust: &Trust,
     limits: Limits,
 ) -> Plan {
-    let mut steps = Builder::new(record.ids.mode);
+    let mut steps = Builder::new(record.ids.mode, record.temporary);
     steps.root(layout, files);
     steps.trust(trust);
     steps.system();
@@ -172,6 +172,7 @@ pub(crate) fn attach_plan(record: &Record, workspace: &WorkspaceRecord, init: i3
     let attach = Attach {
         source: shared_source(workspace, record.ids.mode),
         target: workspace.place().into(),
+        again: workspace.pending == Some(Pending::Unmount),
         init,
     };
     running_plan(record, Job::Attach(Box::new(attach)))
@@ -200,17 +201,19 @@ fn made_at(record: &Record) -> i64 {
     i64::try_from(record.created_at.as_nanosecond()).unwrap_or(0)
 }
 
+/// How files of one owner are shown: only in root mode are ids inside other ones than outside.
+fn owner_ids(mode: Mode, uid: u32, gid: u32) -> SourceIds {
+    match mode {
+        Mode::Root => SourceIds::Owner { uid, gid },
+        Mode::Subordinate | Mode::Single => SourceIds::Plain,
+    }
+}
+
 /// A workspace as the host gives it. A file may be another one at any time: every editor makes it so.
 fn shared_source(workspace: &WorkspaceRecord, mode: Mode) -> Source {
     Source {
         path: workspace.path.clone(),
-        ids: match mode {
-            Mode::Root => SourceIds::Owner {
-                uid: workspace.uid,
-                gid: workspace.gid,
-            },
-            Mode::Subordinate | Mode::Single => SourceIds::Plain,
-        },
+        ids: owner_ids(mode, workspace.uid, workspace.gid),
         access: if workspace.readonly {
             Access::ReadOnly
         } else {

@@ -36,7 +36,7 @@ fn what_a_specification_publishes() {
 }
 
 #[test]
-fn what_is_no_specification() {
+fn invalid_specifications_are_refused() {
     for text in [
         "",
         " ",
@@ -101,7 +101,7 @@ fn either_end_names_a_mapping() {
 
 proptest! {
     #[test]
-    fn no_text_is_too_strange(text in "\\PC{0,40}|[0-9:./\\[\\]a-fx]{0,30}") {
+    fn any_text_parses_or_is_refused(text in "\\PC{0,40}|[0-9:./\\[\\]a-fx]{0,30}") {
         // What is accepted can be bound: its parts are in range.
         if let Ok(spec) = PublishSpec::parse(&text) {
             let records = spec.records();

@@ -171,7 +171,7 @@ fn what_is_one_sandboxs_alone_is_left_out() {
 }
 
 #[test]
-fn depth_is_no_matter_of_path_lengths() {
+fn depth_is_not_limited_by_path_lengths() {
     let trees = trees();
     let name = "d".repeat(100);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;

@@ -115,7 +115,7 @@ fn a_query_is_read() {
 }
 
 #[test]
-fn what_is_not_a_query() {
+fn messages_that_are_not_queries_are_refused() {
     let good = query("a.b", 1, None);
     let changed = |at: usize, byte: u8| {
         let mut bytes = good.clone();

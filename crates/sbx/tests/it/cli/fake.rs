@@ -25,8 +25,8 @@ pub(super) const TESTS: &[(&str, fn())] = &[
     ),
     ("an_init_that_talks_garbage", an_init_that_talks_garbage),
     (
-        "an_init_that_sends_what_is_no_terminal",
-        an_init_that_sends_what_is_no_terminal,
+        "an_init_that_sends_a_descriptor_that_is_not_a_terminal",
+        an_init_that_sends_a_descriptor_that_is_not_a_terminal,
     ),
     (
         "an_init_that_goes_away_is_asked_again",
@@ -243,7 +243,7 @@ fn an_init_that_talks_garbage() {
     }
 }
 
-fn an_init_that_sends_what_is_no_terminal() {
+fn an_init_that_sends_a_descriptor_that_is_not_a_terminal() {
     let fake = Fake::with_init(|stream| {
         let _ = hear(stream);
         let file = std::fs::File::open("/dev/null").unwrap();

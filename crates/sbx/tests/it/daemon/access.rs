@@ -17,6 +17,7 @@ pub const TESTS: &[ModeTest] = &[
     ("daemon::files_are_private", private),
     ("daemon::another_user_gets_nothing", other_user),
     ("daemon::nonsense_over_the_socket", nonsense),
+    ("daemon::many_connections_cost_little", many),
 ];
 
 fn private(world: &'static World) {
@@ -226,4 +227,43 @@ fn nonsense(world: &'static World) {
     // It is none the worse for it.
     assert!(!world.names().iter().any(|name| name == "nonsense"));
     assert_eq!(sandbox.exec(["echo", "fine"]).ok(), "fine");
+}
+
+/// Connections that ask for nothing, and one that does: what the daemon has grown by, in KiB.
+const IDLE: &str = r#"
+import socket, sys
+def memory():
+    lines = open(f"/proc/{sys.argv[2]}/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+def connect():
+    stream = socket.socket(socket.AF_UNIX)
+    stream.connect(sys.argv[1])
+    return stream
+def ask():
+    stream = connect()
+    stream.sendall(b"GET /v1/version HTTP/1.1\r\nHost: sbx\r\nConnection: close\r\n\r\n")
+    assert stream.makefile("rb").readline().startswith(b"HTTP/1.1 200 ")
+ask()
+before = memory()
+idle = []
+for _ in range(10):
+    # Each of them says a part of its head.
+    for _ in range(100):
+        idle.append(connect())
+        idle[-1].sendall(b"POST /vm HTTP/1.1\r\n")
+    # Answered after all that came before.
+    ask()
+print(memory() - before)
+"#;
+
+fn many(world: &'static World) {
+    let world = World::fresh(world.mode);
+    world.run(["daemon", "start", "--detach"]).ok();
+    let mut script = world.command("/usr/bin/python3");
+    script
+        .args(["-c", IDLE])
+        .arg(world.state().join("sandboxd.sock"))
+        .arg(world.daemon_pid().to_string());
+    let grown: u64 = Ran::from(script.output().unwrap()).ok().parse().unwrap();
+    assert!(grown < 64 << 10, "the daemon has grown by {grown} KiB");
 }

@@ -1,7 +1,7 @@
 //! Where the state is: far away, or in another product's directory.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use crate::ModeTest;
@@ -9,6 +9,7 @@ use crate::harness::{Ran, World};
 
 pub const TESTS: &[ModeTest] = &[
     ("daemon::a_home_of_two_hundred_characters", long_home),
+    ("daemon::a_home_behind_a_symbolic_link", linked_home),
     ("daemon::another_products_directory", foreign),
     (
         "daemon::another_products_usual_directory_is_left_to_it",
@@ -90,6 +91,52 @@ fn long_home(world: &'static World) {
         assert_eq!(elsewhere.run(&["ls", "-q"]).ok(), "far");
         elsewhere.run(&["rm", "--force", "far"]).ok();
         elsewhere.run(&["daemon", "stop"]).ok();
+    }
+}
+
+/// As `/home` is a link on many systems.
+fn linked_home(world: &'static World) {
+    let place = world.workspace();
+    let real = place.join("real");
+    world.make_dir(&real);
+    let link = place.join("link");
+    symlink(&real, &link).unwrap();
+    let settings = fs::read(world.state().join("settings.json"));
+    for variable in ["HOME", "SBX_HOME"] {
+        let home = link.join(variable);
+        let state = match variable {
+            "HOME" => home.join(".docker/sandboxes"),
+            _ => home.clone(),
+        };
+        world.make_dir(&home);
+        if variable == "HOME" {
+            world.make_dir(&home.join(".docker"));
+            world.make_dir(&state);
+        }
+        if let Ok(settings) = &settings {
+            world.write(&state.join("settings.json"), settings);
+        }
+        let elsewhere = Elsewhere {
+            world,
+            variable,
+            state: home.clone(),
+        };
+        let project = world.workspace();
+        elsewhere
+            .run(&[
+                "create",
+                "--name",
+                "box",
+                "shell",
+                project.to_str().unwrap(),
+            ])
+            .ok();
+        let echo = ["exec", "box", "echo", "works"];
+        assert_eq!(elsewhere.run(&echo).ok(), "works");
+        elsewhere.run(&["daemon", "restart"]).ok();
+        elsewhere.run(&["stop", "box"]).ok();
+        assert_eq!(elsewhere.run(&echo).ok(), "works");
+        elsewhere.run(&["rm", "--force", "box"]).ok();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::harness::{Ran, Sandbox, World, eventually};
 
 pub(super) const TESTS: &[ModeTest] = &[
     ("names::raw_tcp_by_name_and_by_address", raw_tcp),
-    ("names::first_words_that_are_no_line", first_words),
+    ("names::first_bytes_that_are_not_a_line", first_words),
     ("names::ssh_by_name", ssh),
     ("names::ssh_through_the_proxy", ssh_through_the_proxy),
     ("names::questions_are_answered_or_refused", questions),

@@ -6,7 +6,10 @@ use crate::ModeTest;
 use crate::harness::{World, eventually};
 
 pub const TESTS: &[ModeTest] = &[
-    ("exec::status_file_says_who_ended_it", status_file),
+    (
+        "exec::the_status_file_tells_what_ended_a_command",
+        status_file,
+    ),
     (
         "exec::a_stop_is_told_from_the_commands_own_end",
         status_of_a_stop,

@@ -18,7 +18,7 @@ use crate::limits::group_dirs;
 pub const TESTS: &[ModeTest] = &[
     (
         "lifecycle::an_init_that_cannot_be_talked_to_is_ended_with_its_sandbox",
-        strange_init,
+        unusual_init,
     ),
     (
         "lifecycle::a_reboot_loses_no_files_and_no_ports",
@@ -58,7 +58,7 @@ fn speak_another_version(listener: &UnixListener) {
     }
 }
 
-fn strange_init(world: &'static World) {
+fn unusual_init(world: &'static World) {
     let world = World::fresh(world.mode);
     let (kept, strange) = (world.sandbox("kept"), world.sandbox("strange"));
     let init = world.init_pid(&strange.name);

@@ -98,7 +98,7 @@ fn is_the_callers(sandbox: &Sandbox<'_>, dir: &str) -> bool {
 }
 
 /// Makes it look as if a sandbox had made it. Only root can.
-fn make_strange(path: &Path, (uid, gid): (u32, u32)) {
+fn make_unusual(path: &Path, (uid, gid): (u32, u32)) {
     if !tester_is_root() {
         return blocked("only root can give a file away");
     }
@@ -120,7 +120,7 @@ pub(super) fn handed_over_after_a_crash(world: &'static World) {
     // What lies where the sandbox can only read was made by another user.
     let others = inner.join("others");
     world.write(&others, "x");
-    make_strange(&others, owner(&sandbox.path("watched")));
+    make_unusual(&others, owner(&sandbox.path("watched")));
     let before = owner(&others);
     sandbox.kill_init();
     assert!(is_the_callers(&sandbox, "watched"));
@@ -172,7 +172,7 @@ pub(super) fn handed_over_to_its_owner(world: &'static World) {
     let made_by = owner(&inner.join("later"));
     sandbox.root_sh("mv between moved").ok();
     let moved = outer.join("moved");
-    make_strange(&moved.join("inner/later"), made_by);
+    make_unusual(&moved.join("inner/later"), made_by);
     sandbox.kill_init();
     assert_eq!(owner(&moved.join("inner/later")), made_by);
     fs::rename(&moved, &between).unwrap();
@@ -190,7 +190,7 @@ pub(super) fn handed_over_at_last(world: &'static World) {
     world.make_dir(outer);
     let others = outer.join("others");
     world.make_dir(&others);
-    make_strange(&others, owner(&away.join("made")));
+    make_unusual(&others, owner(&away.join("made")));
     let before = owner(&others);
     sandbox.kill_init();
     assert_eq!(owner(&others), before);

@@ -1,6 +1,7 @@
 //! `.sbxignore`: what it names cannot be read inside, whatever programs inside do.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use crate::harness::{Sandbox, World};
 
@@ -87,4 +88,66 @@ pub(super) fn not_understood(world: &'static World) {
         "{refused}"
     );
     assert!(!world.names().contains(&name));
+}
+
+/// A directory that a program inside has closed against its owner, who is also the agent, is not passed over.
+pub(super) fn closed(world: &'static World) {
+    let sandbox = world.sandbox("closed-mask");
+    let dir = sandbox.path("cfg");
+    world.make_dir(&dir);
+    world.write(&sandbox.path(".sbxignore"), "*.key\n");
+    sandbox.sh("chmod 0311 cfg").ok();
+    world.run(["stop", &sandbox.name]).ok();
+    world.write(&dir.join("a.key"), SECRET);
+    let said = sandbox.sh("chmod 0755 cfg; cat cfg/a.key");
+    assert!(!said.out.contains(SECRET), "{said:?}");
+    if said.code != 0 {
+        assert!(said.err.contains("cannot search"), "{said:?}");
+        assert!(said.err.contains("cfg"), "{said:?}");
+    }
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(sandbox.sh("cat cfg/a.key").ok(), "");
+}
+
+/// What one workspace masks, another one does not show.
+pub(super) fn elsewhere(world: &'static World) {
+    let outer = world.workspace();
+    let dir = outer.join("dir");
+    world.make_dir(&dir);
+    world.make_dir(&dir.join("part"));
+    for file in ["top.key", "part/a.key"] {
+        world.write(&dir.join(file), SECRET);
+    }
+    world.write(&dir.join(".sbxignore"), "*.key\n");
+    let primary = dir.to_str().unwrap();
+    for other in [&outer, &dir.join("part")] {
+        let other = format!("{}:/mnt/other", other.display());
+        let name = world.name("elsewhere");
+        let ran = world.run(["create", "--name", &name, "shell", primary, &other]);
+        assert!(ran.code != 0 && ran.err.contains("shows too"), "{ran:?}");
+        // Nor is it mounted later.
+        world
+            .run(["create", "--name", &name, "shell", primary])
+            .ok();
+        let ran = world.run(["mount", &name, &other]);
+        assert!(ran.code != 0 && ran.err.contains("shows too"), "{ran:?}");
+        world.run(["rm", "--force", &name]).ok();
+    }
+    // In the same place, or masked there too, it is hidden.
+    let part = format!("{}:ro", dir.join("part").display());
+    let name = world.name("elsewhere");
+    world
+        .run(["create", "--name", &name, "shell", primary, &part])
+        .ok();
+    let said = world.run(["exec", &name, "grep", "-rs", SECRET, "."]);
+    assert!(!said.out.contains(SECRET), "{said:?}");
+    world.run(["rm", "--force", &name]).ok();
+    world.write(&outer.join(".sbxignore"), "*.key\n");
+    let other = format!("{}:/mnt/other", outer.display());
+    world
+        .run(["create", "--name", &name, "shell", primary, &other])
+        .ok();
+    let said = world.run(["exec", &name, "grep", "-rs", SECRET, ".", "/mnt/other"]);
+    assert!(!said.out.contains(SECRET), "{said:?}");
+    world.run(["rm", "--force", &name]).ok();
 }

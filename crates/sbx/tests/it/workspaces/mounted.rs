@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::text;
-use crate::harness::{Ran, Sandbox, World, kill};
+use crate::harness::{Mode, Ran, Sandbox, World, kill};
 
 /// What the command says, which must succeed, as JSON.
 #[track_caller]
@@ -150,6 +150,52 @@ pub(super) fn taken_away(world: &'static World) {
     sandbox.sh("cat /mnt/data/file").refused();
 }
 
+/// A mount that root inside took away, as a daemon may have that was killed before it wrote so, is not taken for one that is there.
+pub(super) fn mounted_again(world: &'static World) {
+    let data = world.workspace();
+    world.write(&data.join("file"), "seen\n");
+    let sandbox = world.sandbox("mounted-again");
+    let name = sandbox.name.as_str();
+    let running = session(&sandbox, "true");
+    // Root in name only cannot unmount.
+    let rounds: &[&str] = match world.mode {
+        Mode::Single => &[],
+        Mode::Root | Mode::Subordinate => &["", ":ro"],
+    };
+    for readonly in rounds {
+        let data_at = format!("{}:/mnt/data{readonly}", text(&data));
+        world.run(["mount", name, &data_at]).ok();
+        sandbox.root_sh("umount /mnt/data").ok();
+        let done = change(world, &["umount", name, "/mnt/data", "--json"]);
+        assert_ne!(done[0]["reason"], Value::Null, "{done}");
+        world.run(["mount", name, &data_at]).ok();
+        assert_eq!(shown(&sandbox, &data).unwrap()["pending"], Value::Null);
+        assert_eq!(sandbox.sh("cat /mnt/data/file").ok(), "seen");
+        let written = sandbox.root_sh("touch /mnt/data/new").code;
+        assert_eq!(written == 0, readonly.is_empty());
+        let done = change(world, &["umount", name, "/mnt/data", "--json"]);
+        assert_eq!(done[0]["reason"], Value::Null, "{done}");
+        // What root made is the owner's again.
+        if readonly.is_empty() {
+            let owner = |path: &Path| fs::metadata(path).unwrap().uid();
+            assert_eq!(owner(&data.join("new")), owner(&data));
+        }
+    }
+    // What was mounted when it started, and stays.
+    let data_at = format!("{}:/mnt/data", text(&data));
+    end(&sandbox, running);
+    world.run(["stop", name]).ok();
+    world.run(["mount", name, &data_at]).ok();
+    sandbox.world.own(&sandbox.path("go"));
+    fs::remove_file(sandbox.path("go")).unwrap();
+    let running = session(&sandbox, "cat /mnt/data/file");
+    let done = change(world, &["umount", name, "/mnt/data", "--json"]);
+    assert_ne!(done[0]["reason"], Value::Null, "{done}");
+    let done = change(world, &["mount", name, &data_at, "--json"]);
+    assert_eq!(done[0]["reason"], Value::Null, "{done}");
+    assert_eq!(end(&sandbox, running).ok(), "seen");
+}
+
 pub(super) fn after_a_crash(world: &'static World) {
     let world = World::fresh(world.mode);
     let data = world.workspace();
@@ -260,7 +306,7 @@ pub(super) fn refused(world: &'static World) {
         .root_sh("ln -s / /mnt/link 2>/dev/null || ln -s / /opt/link")
         .ok();
     let done = change(world, &["mount", name, &at("/mnt/link/etc/data"), "--json"]);
-    if world.mode != crate::harness::Mode::Single {
+    if world.mode != Mode::Single {
         let reason = done[0]["reason"].as_str().unwrap();
         assert!(reason.contains("exists and is of another type"), "{done}");
     }

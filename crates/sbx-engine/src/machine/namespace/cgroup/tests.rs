@@ -33,6 +33,7 @@ fn values_of_each_version() {
     let expected = [
         "/c/memory/sbx/7/memory.limit_in_bytes=1073741824",
         "/c/memory/sbx/7/memory.memsw.limit_in_bytes=1073741824",
+        "/c/memory/sbx/7/memory.kmem.tcp.limit_in_bytes=1073741824",
         "/c/cpu,cpuacct/sbx/7/cpu.cfs_period_us=100000",
         "/c/cpu,cpuacct/sbx/7/cpu.cfs_quota_us=150000",
     ];

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_for_a_helper_ends_with_it_and_is_reaped() {
+    fn children_of_a_helper_end_with_it_and_are_reaped() {
         sbx_sys::process::set_child_subreaper().unwrap();
         let (process, worker) = silent();
         drop(process);

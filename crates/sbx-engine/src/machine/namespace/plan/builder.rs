@@ -12,7 +12,7 @@ use sbx_proto::OsBytes;
 use sbx_proto::plan::{Access, GitWorktree, Mode, Owner, Source, SourceIds, Step};
 
 use super::pins::{masks, pins};
-use super::{BUNDLES, CA_FILE, SUDO, SandboxFiles, Sudo, Trust, shared_source};
+use super::{BUNDLES, CA_FILE, SUDO, SandboxFiles, Sudo, Trust, owner_ids, shared_source};
 use crate::machine::namespace::devices;
 use crate::machine::namespace::template::{HostBind, HostLayout, OverlayDir, SavedLayers};
 use crate::sandbox::record::{GitDirectory, Identity, Record, WorkspaceRecord};
@@ -51,12 +51,18 @@ pub(super) struct Builder {
     whiteouts: Vec<Step>,
     /// Of the template that the sandbox is made from, if that was saved.
     saved: Vec<SavedLayers>,
+    /// Whether the sandbox goes when it stops.
+    temporary: bool,
+    /// The layers that outlive it all the same.
+    kept: Option<usize>,
 }
 
 impl Builder {
-    pub(super) fn new(mode: Mode) -> Self {
+    pub(super) fn new(mode: Mode, temporary: bool) -> Self {
         Self {
             mode,
+            temporary,
+            kept: None,
             sources: Vec::new(),
             steps: Vec::new(),
             whiteouts: Vec::new(),
@@ -143,15 +149,10 @@ impl Builder {
     fn caches(&mut self, layout: &HostLayout, own: usize, template: &Path) {
         let kept = layout.kept.as_ref().map(|kept| {
             // The next sandbox has other ids; the files are the owner's to all of them.
-            let ids = match self.mode {
-                Mode::Root => SourceIds::Owner {
-                    uid: kept.owner.0,
-                    gid: kept.owner.1,
-                },
-                Mode::Subordinate | Mode::Single => SourceIds::Plain,
-            };
+            let ids = owner_ids(self.mode, kept.owner.0, kept.owner.1);
             (&kept.dirs, self.layer(&kept.layers, ids))
         });
+        self.kept = kept.map(|(_, layer)| layer);
         for dir in &layout.caches {
             let upper = match kept {
                 Some((dirs, layer)) if dirs.contains(&dir.dir) => layer,
@@ -324,13 +325,7 @@ impl Builder {
     ) -> usize {
         self.sources.push(Source {
             path: path.into(),
-            ids: match self.mode {
-                Mode::Root => SourceIds::Owner {
-                    uid: owner.uid,
-                    gid: owner.gid,
-                },
-                Mode::Subordinate | Mode::Single => SourceIds::Plain,
-            },
+            ids: owner_ids(self.mode, owner.uid, owner.gid),
             access: Access::ReadWrite,
             recursive: false,
             node: identity.map(Identity::node),
@@ -376,6 +371,7 @@ impl Builder {
             upper,
             dir: dir.dir.clone(),
             owner,
+            volatile: self.temporary && self.kept != Some(upper),
         });
     }
 

@@ -105,6 +105,10 @@ fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
     });
     // In another workspace, which has the link.
     record.workspaces[0].given = Some("/w/link".into());
+    boot_of(&record, layout)
+}
+
+fn boot_of(record: &Record, layout: &HostLayout) -> Boot {
     let place = files();
     let trust = Trust {
         certificate: "CA".into(),
@@ -116,8 +120,8 @@ fn boot_with(mode: Mode, layout: &HostLayout) -> Boot {
         open_files: OpenFiles { soft: 1, hard: 2 },
         processes: 3,
     };
-    let plan = boot_plan(&record, layout, &place, &trust, limits);
-    assert_eq!((plan.protocol, plan.ids), (PROTOCOL, record.ids));
+    let plan = boot_plan(record, layout, &place, &trust, limits);
+    assert_eq!((plan.protocol, &plan.ids), (PROTOCOL, &record.ids));
     match plan.job {
         Job::Boot(boot) => *boot,
         other => panic!("not a boot: {other:?}"),
@@ -276,7 +280,7 @@ fn steps_in_order() {
 
 #[test]
 fn a_control_group_to_show_is_read_only() {
-    let mut steps = Builder::new(Mode::Root);
+    let mut steps = Builder::new(Mode::Root, false);
     let mut files = files();
     files.shown_group = Some("/cg/sbx/shown".into());
     steps.groups(&files);
@@ -357,6 +361,7 @@ fn brief(step: &Step) -> String {
             owner,
             whiteouts,
             saved: _,
+            volatile: _,
         } => {
             let whiteouts = whiteouts
                 .map(|whiteouts| format!(" {whiteouts}"))
@@ -501,6 +506,31 @@ fn kept_caches_have_a_layer_of_their_own() {
             let is_kept = targets.iter().any(|kept| target == Path::new(kept));
             assert_eq!(upper == layer, is_kept, "{}", target.display());
         }
+    }
+}
+
+#[test]
+fn layers_are_volatile_unless_they_outlive_the_sandbox() {
+    let mut layout = layout();
+    layout.keep_caches("/s/cache/c/layers".into(), (501, 502));
+    for temporary in [false, true] {
+        let record = Record {
+            temporary,
+            ..example("ab", Mode::Root)
+        };
+        let boot = boot_of(&record, &layout);
+        let kept = |upper: usize| boot.sources[upper].path == "/s/cache/c/layers".into();
+        let mut seen = BTreeSet::new();
+        for step in &boot.steps {
+            if let Step::Overlay {
+                upper, volatile, ..
+            } = step
+            {
+                assert_eq!(*volatile, temporary && !kept(*upper));
+                seen.insert(kept(*upper));
+            }
+        }
+        assert_eq!(seen.len(), 2);
     }
 }
 

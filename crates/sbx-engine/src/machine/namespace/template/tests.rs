@@ -339,7 +339,7 @@ fn what_programs_need_is_there() {
 }
 
 #[test]
-fn what_is_not_for_others_is_left_to_the_hosts_permissions() {
+fn private_files_keep_the_hosts_permissions() {
     let host = host();
     let out = made(host.path(), Mode::Root);
     let layer = out.path().join("layers/usr");

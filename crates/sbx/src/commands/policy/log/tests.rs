@@ -73,7 +73,7 @@ fn the_shape_of_the_json() {
 }
 
 #[test]
-fn the_end_of_a_shown_connection_is_no_news() {
+fn the_end_of_a_shown_connection_is_not_shown_again() {
     let mut tail = Tail::default();
     let mut open = line("dev", "a.test", Outcome::Allow);
     open.phase = Phase::Open;
