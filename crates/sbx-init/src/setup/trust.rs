@@ -203,6 +203,11 @@ mod tests {
         add(&builder, CERTIFICATE, Path::new(FILE), &[BUNDLE.into()])
     }
 
+    fn write(path: &Path, text: &str) {
+        let mut file = File::create(path).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
     #[test]
     fn its_file_and_the_first_bundle_are_made() {
         let root = tempfile::tempdir().unwrap();
@@ -221,7 +226,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let bundle = root.path().join("etc/bundle.crt");
         fs::create_dir(root.path().join("etc")).unwrap();
-        fs::write(&bundle, "others").unwrap();
+        write(&bundle, "others");
         fs::set_permissions(&bundle, Permissions::from_mode(0o640)).unwrap();
         let mut inodes = vec![fs::metadata(&bundle).unwrap().ino()];
         for _ in 0..2 {
@@ -242,7 +247,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let etc = root.path().join("etc");
         fs::create_dir(&etc).unwrap();
-        fs::write(etc.join("real"), "others\n").unwrap();
+        write(&etc.join("real"), "others\n");
         symlink("real", etc.join("bundle.crt")).unwrap();
         fs::hard_link(etc.join("real"), etc.join("second")).unwrap();
         add_below(root.path()).unwrap();
