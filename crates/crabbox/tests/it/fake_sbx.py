@@ -98,7 +98,7 @@ def diagnose(words):
 
 def create(words):
     values = ["--name", "--template", "--cpus", "--memory", "--mcp", "--kit"]
-    own = ["--progress", "--cache"] if behave("own") else []
+    own = ["--progress", "--cache", "--rm"] if behave("own") else []
     values += ["--idle-timeout"] if behave("own") else []
     found, rest = parse(words, values, ["--clone", "-q"] + own)
     sys.stderr.write(behave("create-says") or "")

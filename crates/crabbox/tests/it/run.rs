@@ -5,6 +5,24 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::world::{World, write};
 
+/// Only one that nothing is wanted of afterwards, and only on our own engine.
+#[test]
+fn a_sandbox_that_goes_with_its_run_is_temporary() {
+    let is_temporary = |world: &World, flags: &[&str]| {
+        world.forget_calls();
+        world
+            .crabbox(&[&["run"], flags, &["--", "true"]].concat())
+            .exits(0);
+        world.call("create").argv.contains(&"--rm".to_owned())
+    };
+    let own = World::of_our_engine();
+    assert!(is_temporary(&own, &[]));
+    for kept in ["--keep", "--keep-on-failure", "-d"] {
+        assert!(!is_temporary(&own, &[kept]), "{kept}");
+    }
+    assert!(!is_temporary(&World::new(), &[]));
+}
+
 #[test]
 fn stdin_is_passed_on_byte_by_byte() {
     let world = World::of_our_engine();
