@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Gid, Uid};
 use rustix::pty::OpenptFlags;
-use rustix::termios::Winsize;
+use rustix::termios::{LocalModes, Winsize, tcgetattr};
 
 use crate::ModeTest;
 use crate::harness::{Ran, Sandbox, World, eventually, eventually_or, programs};
@@ -108,6 +108,17 @@ impl Session {
             .unwrap()
             .write_all(text.as_bytes())
             .unwrap();
+    }
+
+    /// Waits until what is typed is the command's: before, the terminal itself takes control-c and control-q. A command that
+    /// shows something is past that.
+    #[track_caller]
+    fn until_raw(&self) {
+        let master = self.master.as_ref().unwrap();
+        eventually("the terminal is in raw mode", || {
+            let modes = tcgetattr(master).unwrap().local_modes;
+            (!modes.contains(LocalModes::ISIG)).then_some(())
+        });
     }
 
     pub fn resize(&self, rows: u16, cols: u16) {
@@ -313,10 +324,7 @@ fn code(world: &'static World) {
     // The caller's terminal is as it was before.
     let session = Session::start(world, &["exec", "-it", &sandbox.name, "true"]);
     let master = session.master.as_ref().unwrap().try_clone().unwrap();
-    let before = format!(
-        "{:?}",
-        rustix::termios::tcgetattr(&master).unwrap().local_modes
-    );
+    let before = format!("{:?}", tcgetattr(&master).unwrap().local_modes);
     session.end();
     assert!(before.contains("ECHO"), "{before}");
     let (code, shown) =
@@ -372,6 +380,7 @@ fn closed(world: &'static World) {
     // Control-c is the command's in the meantime too.
     let session = script(&sandbox, &format!("trap 'exit 9' INT; {close}"));
     eventually("the command closes its terminal", is_closed);
+    session.until_raw();
     session.type_in("\x03");
     assert_eq!(session.end().0, Some(9));
     again();
@@ -380,6 +389,7 @@ fn closed(world: &'static World) {
         format!("trap 'echo hup > hung-up' HUP; {close} exec >/dev/tty; echo later; exit 4");
     let session = script(&sandbox, &later);
     eventually("the command closes its terminal", is_closed);
+    session.until_raw();
     session.type_in("\x10\x11");
     assert_eq!(session.end().0, Some(0));
     world.write(&sandbox.path("go"), "");
