@@ -21,7 +21,7 @@ use crate::env::Forwarded;
 use crate::process::{Output, Reason, Stdin};
 use crate::provider::{Demand, Execution, Use, Workspace, WorkspaceKind};
 use crate::timing::{Report, Timing, millis};
-use crate::{Code, Failure};
+use crate::{Code, Failure, printable};
 
 /// Where to run.
 #[derive(Debug)]
@@ -372,7 +372,8 @@ fn announce(context: Context<'_>, lease: &Lease, facts: &Facts) {
     context.report.fact(&format!(
         "provider={provider} lease={id} {} workdir={}{delegated}",
         context.provider.names(claim),
-        facts.workdir
+        // The name of a directory must not add lines to those that programs parse.
+        printable(&facts.workdir)
     ));
 }
 

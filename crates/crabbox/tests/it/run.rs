@@ -24,6 +24,16 @@ fn a_sandbox_that_goes_with_its_run_is_temporary() {
 }
 
 #[test]
+fn a_directory_cannot_add_lines_by_its_name() {
+    let world = World::new();
+    let dir = world.path("app\nprovider=forged");
+    fs::create_dir(&dir).unwrap();
+    let ran = world.within(&dir, &["run", "--", "true"]).exits(0);
+    assert!(!ran.err.contains("\nprovider=forged"), "{}", ran.err);
+    ran.says("app\\nprovider=forged");
+}
+
+#[test]
 fn stdin_is_passed_on_byte_by_byte() {
     let world = World::of_our_engine();
     let input: Vec<u8> = (0..300_000_u32)
