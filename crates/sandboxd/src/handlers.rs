@@ -10,7 +10,7 @@ use sbx_api::{
     ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, ErrorCode,
     KeepRequest, LogLevels, MountChange, PortChange, PortChanges, RemoveTemplate, Removed,
     RemovedTemplate, Sandbox, SandboxList, SaveTemplate, SavedNow, SettingsState, ShutdownRequest,
-    Started, TemplateList, UnmountRequest, Usage, WorkspaceRequest,
+    Started, SummaryList, TemplateList, UnmountRequest, Usage, WorkspaceRequest,
 };
 use sbx_engine::EngineError;
 use sbx_engine::engine::{Engine, Removal};
@@ -37,6 +37,13 @@ pub(crate) async fn version(State(app): State<App>, _: NoBody) -> Json<DaemonInf
 pub(crate) async fn list(State(app): State<App>, _: NoBody) -> Answer<SandboxList> {
     let sandboxes = blocking(&app, |engine| Ok(engine.list())).await?;
     Ok(Json(SandboxList { sandboxes }))
+}
+
+/// All sandboxes, in short
+#[utoipa::path(get, path = "/v1/summaries", responses((status = 200, body = SummaryList)))]
+pub(crate) async fn summaries(State(app): State<App>, _: NoBody) -> Answer<SummaryList> {
+    let sandboxes = blocking(&app, |engine| Ok(engine.summaries())).await?;
+    Ok(Json(SummaryList { sandboxes }))
 }
 
 /// Make a sandbox and start it

@@ -77,6 +77,7 @@ fn documented() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).build())
         .routes(routes!(handlers::version))
         .routes(routes!(handlers::list, handlers::create))
+        .routes(routes!(handlers::summaries))
         .routes(routes!(handlers::inspect, handlers::remove))
         .routes(routes!(handlers::usage))
         .routes(routes!(handlers::start))

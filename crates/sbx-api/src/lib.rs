@@ -217,6 +217,53 @@ pub struct SandboxList {
     pub sandboxes: Vec<Sandbox>,
 }
 
+/// `GET /v1/summaries`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SummaryList {
+    pub sandboxes: Vec<Summary>,
+}
+
+/// What a list shows of a sandbox: a fraction of all that is known of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Summary {
+    pub name: String,
+    pub id: String,
+    pub agent: String,
+    pub status: Status,
+    pub backend: Backend,
+    /// The privilege mode: `root`, `subordinate` or `single`.
+    pub mode: String,
+    pub workspaces: Vec<Workspace>,
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>)]
+    pub last_used_at: Option<Timestamp>,
+    /// Commands that run now.
+    pub sessions: u32,
+    pub limits: Limits,
+    /// Published ports; those of one that does not run are published at the next start.
+    pub ports: Vec<PortMapping>,
+}
+
+impl From<Sandbox> for Summary {
+    fn from(sandbox: Sandbox) -> Self {
+        Self {
+            name: sandbox.name,
+            id: sandbox.id,
+            agent: sandbox.agent,
+            status: sandbox.status,
+            backend: sandbox.backend,
+            mode: sandbox.mode,
+            workspaces: sandbox.workspaces,
+            created_at: sandbox.created_at,
+            last_used_at: sandbox.last_used_at,
+            sessions: sandbox.sessions,
+            limits: sandbox.limits,
+            ports: sandbox.ports,
+        }
+    }
+}
+
 /// A sandbox as every reading call shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {

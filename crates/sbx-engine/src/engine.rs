@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sbx_api::{
     Caller, ClearCaches, ClearedCaches, CreateRequest, KeepRequest, RemovedTemplate, Sandbox,
-    SaveTemplate, SavedNow, SavedTemplate, Started, Status, Usage, WorkspaceRequest,
+    SaveTemplate, SavedNow, SavedTemplate, Started, Status, Summary, Usage, WorkspaceRequest,
 };
 use sbx_policy::Pattern;
 use sbx_proto::plan::Ids;
@@ -375,6 +375,34 @@ impl Engine {
         sandboxes.extend(entries.iter().map(|entry| shown_among(entry, &mounts)));
         sandboxes.sort_by(|a, b| a.name.cmp(&b.name));
         sandboxes
+    }
+
+    /// The same in short.
+    pub fn summaries(&self) -> Vec<Summary> {
+        let registry = lock(&self.shared.registry);
+        let entries: Vec<_> = registry.entries.values().cloned().collect();
+        let damaged = registry.damaged.iter();
+        let mut summaries: Vec<Summary> = damaged
+            .map(|(name, error)| {
+                let dir = self.shared.config.state.sandbox(name);
+                view::damaged(name.clone(), &dir, error).into()
+            })
+            .collect();
+        drop(registry);
+        let mounts = Mounts::now();
+        summaries.extend(entries.iter().map(|entry| {
+            let (summary, workspaces) = {
+                let state = entry.state();
+                let summary = view::summary(&state.record, state.sessions);
+                (summary, state.record.workspaces.clone())
+            };
+            Summary {
+                workspaces: view::workspaces(summary.status, &workspaces, &mounts),
+                ..summary
+            }
+        }));
+        summaries.sort_by(|a, b| a.name.cmp(&b.name));
+        summaries
     }
 
     /// What it uses now; with what its own files take on disk, which may take a while to find out.

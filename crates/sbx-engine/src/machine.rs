@@ -429,6 +429,13 @@ pub(crate) fn describe(record: &Record) -> Description {
     }
 }
 
+/// The privilege mode alone.
+pub(crate) fn mode(record: &Record) -> &'static str {
+    match record.backend {
+        Backend::Namespace => namespace::mode_name(record.ids.mode),
+    }
+}
+
 /// How a workspace is shown among the mounts of a sandbox.
 pub(crate) fn workspace_mount(backend: Backend, workspace: &WorkspaceRecord) -> Mount {
     match backend {

@@ -16,8 +16,8 @@ use sbx_api::policy::{
 use sbx_api::{
     ClearCaches, ClearedCaches, CreateRequest, Created, DaemonInfo, ErrorBody, KeepRequest,
     LogLevels, MountChange, PortChange, PortChanges, RemoveTemplate, Removed, RemovedTemplate,
-    Sandbox, SandboxList, SaveTemplate, SavedNow, SettingsState, ShutdownRequest, Started,
-    UnmountRequest, Usage, WorkspaceRequest,
+    Sandbox, SandboxList, SaveTemplate, SavedNow, SettingsState, ShutdownRequest, Started, Summary,
+    SummaryList, UnmountRequest, Usage, WorkspaceRequest,
 };
 use sbx_engine::state::daemon_lock::Holder;
 use sbx_engine::state::socket::{connect_unix, is_unserved};
@@ -84,6 +84,11 @@ impl<'a> Client<'a> {
 
     pub(crate) fn list(&self) -> Result<Vec<Sandbox>, Failure> {
         let list: SandboxList = self.call("GET", SANDBOXES, &NOTHING, QUERY_TIMEOUT)?;
+        Ok(list.sandboxes)
+    }
+
+    pub(crate) fn summaries(&self) -> Result<Vec<Summary>, Failure> {
+        let list: SummaryList = self.call("GET", "/v1/summaries", &NOTHING, QUERY_TIMEOUT)?;
         Ok(list.sandboxes)
     }
 

@@ -1,7 +1,7 @@
 //! Sandboxes and daemon facts for read-only commands: from the daemon when one is running, otherwise from its files on
 //! disk. Nothing here starts a daemon or creates a file.
 
-use sbx_api::{DaemonInfo, Sandbox};
+use sbx_api::{DaemonInfo, Sandbox, Summary};
 use sbx_engine::SandboxName;
 use sbx_engine::sandbox::offline;
 
@@ -20,6 +20,20 @@ pub(crate) fn list(context: &Context) -> Result<Vec<Sandbox>, Failure> {
     };
     sandboxes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(sandboxes)
+}
+
+/// The same in short.
+pub(crate) fn summaries(context: &Context) -> Result<Vec<Summary>, Failure> {
+    let client = Client::new(context, Absent::Report)?;
+    let mut summaries = match client.summaries() {
+        Err(failure) if failure.kind == Kind::NoDaemon => {
+            let sandboxes = offline::list(client.state()).map_err(Failure::from)?;
+            sandboxes.into_iter().map(Summary::from).collect()
+        }
+        other => other?,
+    };
+    summaries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(summaries)
 }
 
 /// The sandbox with that name, or an error that suggests similar names.

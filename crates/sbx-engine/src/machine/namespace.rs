@@ -42,7 +42,7 @@ use ids::{Facts, IdsError, OTHER_GROUP_REMEDY, Span, Used};
 use limits::{Decided, Support};
 
 pub use ids::ModeOverride;
-pub(crate) use isolation::describe;
+pub(crate) use isolation::{describe, mode_name};
 
 #[derive(Debug)]
 pub struct Namespace {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sbx_api::{Backend, CacheState, Limits, PendingMount, Sandbox, Status, Workspace};
+use sbx_api::{Backend, CacheState, Limits, PendingMount, Sandbox, Status, Summary, Workspace};
 use sbx_proto::OsBytes;
 
 use crate::error::chain;
@@ -17,16 +17,7 @@ use crate::workspace::hints::Mounts;
 /// `sessions` are the commands that run now.
 pub(crate) fn sandbox(record: Record, sessions: u32, mounts: &Mounts) -> Sandbox {
     let description = machine::describe(&record);
-    let runs = record.status == Status::Running;
-    // What becomes of one with the next start has become of it where the sandbox does not run.
-    let is_there = |it: &&WorkspaceRecord| runs || it.pending != Some(Pending::Unmount);
-    let shown = record.workspaces.iter().filter(is_there);
-    let workspaces = shown
-        .map(|workspace| Workspace {
-            pending: workspace.pending.filter(|_| runs).map(Into::into),
-            ..one(workspace, mounts)
-        })
-        .collect();
+    let workspaces = workspaces(record.status, &record.workspaces, mounts);
     Sandbox {
         name: record.name.into(),
         id: record.id,
@@ -59,6 +50,41 @@ pub(crate) fn sandbox(record: Record, sessions: u32, mounts: &Mounts) -> Sandbox
         network: record.network,
         warnings: record.warnings,
     }
+}
+
+/// The same in short, without its workspaces: to look at those takes the file system, and the caller holds a lock.
+pub(crate) fn summary(record: &Record, sessions: u32) -> Summary {
+    Summary {
+        name: record.name.to_string(),
+        id: record.id.clone(),
+        agent: record.agent.clone(),
+        status: record.status,
+        backend: record.backend.into(),
+        mode: machine::mode(record).into(),
+        workspaces: Vec::new(),
+        created_at: record.created_at,
+        last_used_at: record.last_used_at,
+        sessions,
+        limits: record.limits,
+        ports: mappings(&record.ports),
+    }
+}
+
+/// What becomes of one with the next start has become of it where the sandbox does not run.
+pub(crate) fn workspaces(
+    status: Status,
+    all: &[WorkspaceRecord],
+    mounts: &Mounts,
+) -> Vec<Workspace> {
+    let runs = status == Status::Running;
+    let is_there = |it: &&WorkspaceRecord| runs || it.pending != Some(Pending::Unmount);
+    let shown = all.iter().filter(is_there);
+    shown
+        .map(|workspace| Workspace {
+            pending: workspace.pending.filter(|_| runs).map(Into::into),
+            ..one(workspace, mounts)
+        })
+        .collect()
 }
 
 /// One of its workspaces.

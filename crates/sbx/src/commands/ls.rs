@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sbx_api::{PortMapping, Sandbox, Status, Usage};
-use serde_json::{Value, json};
+use jiff::Timestamp;
+use sbx_api::{Limits, PortMapping, Status, Summary, Usage};
+use serde::Serialize;
 
 use super::create::backend;
 use crate::client::{Absent, Client};
@@ -29,17 +30,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let sandboxes = lookup::list(context)?;
+    let sandboxes = lookup::summaries(context)?;
     let usages = match args.size {
         true => usages(context, &sandboxes)?,
         false => BTreeMap::new(),
     };
     if args.json {
-        let sandboxes: Vec<Value> = sandboxes
-            .iter()
-            .map(|sandbox| to_json(sandbox, usages.get(&sandbox.name)))
-            .collect();
-        return context.ui.json(&json!({"sandboxes": sandboxes}));
+        let listed = |sandbox| Listed::new(sandbox, usages.get(&sandbox.name));
+        return context.ui.json(&Listing {
+            sandboxes: sandboxes.iter().map(listed).collect(),
+        });
     }
     if args.quiet {
         let names: String = sandboxes.iter().map(|s| format!("{}\n", s.name)).collect();
@@ -69,7 +69,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 /// Those that can be used now.
-fn ports(sandbox: &Sandbox) -> String {
+fn ports(sandbox: &Summary) -> String {
     let running = sandbox.status == Status::Running;
     let ports = sandbox.ports.iter().filter(|_| running);
     let ports: Vec<String> = ports.map(PortMapping::to_string).collect();
@@ -87,7 +87,7 @@ fn header(with_sizes: bool) -> Vec<String> {
     header.into_iter().map(str::to_owned).collect()
 }
 
-fn row(context: &Context, sandbox: &Sandbox) -> Vec<String> {
+fn row(context: &Context, sandbox: &Summary) -> Vec<String> {
     let home = context.env.home();
     let workspaces: Vec<String> = sandbox
         .workspaces
@@ -104,7 +104,7 @@ fn row(context: &Context, sandbox: &Sandbox) -> Vec<String> {
 }
 
 /// Use and limit: of its disk and its memory, and the CPUs that it may use.
-fn sizes(sandbox: &Sandbox, usage: Option<&Usage>) -> [String; 3] {
+fn sizes(sandbox: &Summary, usage: Option<&Usage>) -> [String; 3] {
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| NONE.to_owned(), text::bytes);
     let of = |used: Option<u64>, limit: Option<u64>| match (used, limit) {
         (used, None) => bytes(used),
@@ -123,7 +123,7 @@ fn sizes(sandbox: &Sandbox, usage: Option<&Usage>) -> [String; 3] {
 
 /// By name; without those that cannot be measured. Looking does not start a daemon, and only a daemon can measure: files
 /// of a sandbox may belong to ids that nothing else here may read as.
-fn usages(context: &Context, sandboxes: &[Sandbox]) -> Result<BTreeMap<String, Usage>, Failure> {
+fn usages(context: &Context, sandboxes: &[Summary]) -> Result<BTreeMap<String, Usage>, Failure> {
     let mut usages = BTreeMap::new();
     let client = Client::new(context, Absent::Report)?;
     for sandbox in sandboxes {
@@ -144,36 +144,58 @@ fn usages(context: &Context, sandboxes: &[Sandbox]) -> Result<BTreeMap<String, U
     Ok(usages)
 }
 
-fn to_json(sandbox: &Sandbox, usage: Option<&Usage>) -> Value {
-    let paths: Vec<&str> = sandbox.workspaces.iter().map(|w| w.path.as_str()).collect();
-    let mut value = json!({
-        "name": sandbox.name,
-        "id": sandbox.id,
-        "agent": sandbox.agent,
-        "status": text::status(sandbox.status),
-        "backend": backend(sandbox.backend),
-        "mode": sandbox.mode,
-        "workspaces": paths,
-        "workspace": paths.first(),
-        "ports": sandbox.ports,
-        "created_at": sandbox.created_at,
-        "last_used_at": sandbox.last_used_at,
-        "sessions": sandbox.sessions,
-        "limits": sandbox.limits,
-    });
-    if let Some(usage) = usage
-        && let Some(object) = value.as_object_mut()
-    {
-        let running = (sandbox.status == Status::Running).then_some(usage);
-        object.insert("usage".to_owned(), json!(running));
-        if let Some(bytes) = usage.disk_bytes {
-            object.insert("size_bytes".to_owned(), bytes.into());
+#[derive(Debug, Serialize)]
+struct Listing<'a> {
+    sandboxes: Vec<Listed<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    id: &'a str,
+    agent: &'a str,
+    status: &'static str,
+    backend: &'static str,
+    mode: &'a str,
+    workspaces: Vec<&'a str>,
+    /// The primary one, for readers of the older spelling.
+    workspace: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    workspace_missing: bool,
+    ports: &'a [PortMapping],
+    created_at: Timestamp,
+    last_used_at: Option<Timestamp>,
+    sessions: u32,
+    limits: &'a Limits,
+    /// With `--size`: null for one that does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<&'a Usage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_bytes: Option<u64>,
+}
+
+impl<'a> Listed<'a> {
+    fn new(sandbox: &'a Summary, usage: Option<&'a Usage>) -> Self {
+        let workspaces = sandbox.workspaces.iter();
+        let paths: Vec<&str> = workspaces.map(|it| it.path.as_str()).collect();
+        let is_running = sandbox.status == Status::Running;
+        Self {
+            name: &sandbox.name,
+            id: &sandbox.id,
+            agent: &sandbox.agent,
+            status: text::status(sandbox.status),
+            backend: backend(sandbox.backend),
+            mode: &sandbox.mode,
+            workspace: paths.first().copied(),
+            workspaces: paths,
+            workspace_missing: sandbox.workspaces.iter().any(|it| it.missing),
+            ports: &sandbox.ports,
+            created_at: sandbox.created_at,
+            last_used_at: sandbox.last_used_at,
+            sessions: sandbox.sessions,
+            limits: &sandbox.limits,
+            usage: usage.map(|usage| is_running.then_some(usage)),
+            size_bytes: usage.and_then(|usage| usage.disk_bytes),
         }
     }
-    if sandbox.workspaces.iter().any(|workspace| workspace.missing)
-        && let Some(object) = value.as_object_mut()
-    {
-        object.insert("workspace_missing".to_owned(), true.into());
-    }
-    value
 }

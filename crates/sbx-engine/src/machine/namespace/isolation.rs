@@ -13,7 +13,7 @@ pub(crate) fn describe(ids: &Ids, network: Option<Network>, limits: &Limits) -> 
 }
 
 /// The mode's name for people and in names of directories.
-pub(super) fn mode_name(mode: Mode) -> &'static str {
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Root => "root",
         Mode::Subordinate => "subordinate",
