@@ -198,7 +198,7 @@ fn the_version_is_the_first_line_that_says_anything() {
 #[test]
 fn doctor_does_not_send_people_to_doctor() {
     let world = World::new();
-    // A port that nobody listens on.
+    // A port without a listener.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", taken.local_addr().unwrap());
     drop(taken);

@@ -82,7 +82,7 @@ pub(super) async fn serve(shared: Arc<Shared>, socket: UdpSocket, target: Target
             let _ = queue.try_send(datagram);
             continue;
         }
-        // A new client takes the place of the one that was silent for longest: a flood of made-up ones keeps nobody out.
+        // A new client takes the place of the one that was silent for longest: a flood of made-up ones keeps no real one out.
         let Some(slot) = shared.table.admit() else {
             continue;
         };

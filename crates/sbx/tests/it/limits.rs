@@ -97,7 +97,7 @@ fn memory(world: &'static World) {
     assert_eq!(world.init_pid(&sandbox.name), init, "init was killed");
     world.run(["stop", &sandbox.name]).ok();
     assert_eq!(sandbox.exec(["echo", "again"]).ok(), "again");
-    // So does what nobody reads from a socket, if by a count of its own.
+    // So does what waits unread in sockets, if by a count of its own.
     let ran = sandbox.exec([PYTHON, "-c", UNREAD]);
     let held = ran.out.trim().parse::<u64>();
     assert!(

@@ -513,7 +513,7 @@ fn find_and_tar_list_the_same() {
         let listed = Command::new("sh").args(["-c", command]).output().unwrap();
         assert!(listed.status.success(), "{listed:?}");
         let tree = RemoteTree::parse(&listed.stdout).unwrap();
-        // The size of a directory is nobody's business.
+        // The size of a directory says nothing.
         let facts = |(path, entry): (&[u8], &RemoteEntry)| {
             let size = (entry.kind == RemoteKind::File).then_some(entry.size);
             let facts = (entry.kind.clone(), size, entry.mode, entry.modified);
